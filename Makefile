@@ -1,0 +1,61 @@
+# All that is needed is make and a Python >= 3.11; every target makes .venv first.
+#
+#   make demo    a controller, two nodes and a pipeline on this machine
+#   make check   lint, types, import contracts, core and property tests (under two minutes)
+#   make test    every test, then the wheel in a fresh environment
+#   make lock    resolve the dependencies again and rewrite requirements/
+#   make clean   remove what the other targets made
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.made
+# Test processes side by side; the suites are safe for it.
+JOBS  ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo check static test wheel lock clean
+.NOTPARALLEL:
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+venv: $(STAMP)
+
+$(STAMP): requirements/dev.txt pyproject.toml .ci/make-venv
+	@PYTHON='$(PYTHON)' sh .ci/make-venv $(VENV)
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/slotbus demo
+
+static: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: static
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/core tests/properties
+
+test: $(STAMP)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal
+	$(BIN)/python tests/wheel/smoke.py
+
+wheel: $(STAMP)
+	$(BIN)/python tests/wheel/smoke.py
+
+# uv resolves for every platform and Python at once; the files name no index and no path.
+UV      := 0.13.8
+COMPILE := $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --upgrade
+
+lock: $(STAMP)
+	$(BIN)/python -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet uv==$(UV)
+	$(COMPILE) pyproject.toml --output-file requirements/run.txt
+	$(COMPILE) pyproject.toml --extra test --group build --constraint requirements/run.txt \
+		--output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
