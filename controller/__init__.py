@@ -1,0 +1,1 @@
+"""The controller: what wires the log, the schedulers and the edges into one running service."""
