@@ -1,0 +1,262 @@
+"""The facts of the event log: what happened, in the past tense, and the record around.
+
+What lives here: one struct per fact, tagged by ``type``, and ``Record``. A fact holds all
+that folding it needs, so that the ledger never looks at a clock or a configuration. What
+may not: folding (``events.ledger``) and requests (``events.messages``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from msgspec import Raw, Struct
+
+from events.messages import SchedulerConfig
+from events.states import RunState, WorkerState
+
+SCHEMA_VERSION: Final = 1
+
+
+class Fact(Struct, kw_only=True, frozen=True, tag_field="type", omit_defaults=True):
+    """Base of every fact."""
+
+
+class LeaderStarted(Fact, kw_only=True, frozen=True, tag="leader_started", omit_defaults=True):
+    """A controller took the lead: everything with a lower epoch is over."""
+
+    epoch: int
+    cluster: str
+    scheduler: str
+    version: str = ""
+
+
+class CommandTaken(Fact, kw_only=True, frozen=True, tag="command_taken", omit_defaults=True):
+    """A valid command was accepted. ``digest``: hex SHA-256 of its body, so that another
+    body under the same id is noticed. ``deadline``: when its outcome is due at the latest."""
+
+    command_id: str
+    kind: str
+    digest: str
+    job_id: str = ""
+    run_id: int | None = None
+    node_id: str = ""
+    workers: list[str] = []
+    deadline: datetime | None = None
+
+
+class CommandDone(Fact, kw_only=True, frozen=True, tag="command_done", omit_defaults=True):
+    """The one outcome of a command: ``reply`` is the body sent, an error's too."""
+
+    command_id: str
+    ok: bool
+    reply: Any
+
+
+class CommandForgotten(
+    Fact, kw_only=True, frozen=True, tag="command_forgotten", omit_defaults=True
+):
+    command_ids: list[str]
+
+
+class NodeRegistered(Fact, kw_only=True, frozen=True, tag="node_registered", omit_defaults=True):
+    """A node offers slots; a new incarnation supersedes the node's older one. ``watched``:
+    it must send heartbeats or expire."""
+
+    node_id: str
+    incarnation: str
+    task_slots: int
+    machine_id: str = ""
+    addr: str = ""
+    labels: dict[str, str] = {}
+    version: str = ""
+    watched: bool = True
+
+
+class NodeExpired(Fact, kw_only=True, frozen=True, tag="node_expired", omit_defaults=True):
+    node_id: str
+    last_seen: datetime
+
+
+class NodeReturned(Fact, kw_only=True, frozen=True, tag="node_returned", omit_defaults=True):
+    """An expired node was heard again, with the incarnation that expired or a new one."""
+
+    node_id: str
+
+
+class NodeCordoned(Fact, kw_only=True, frozen=True, tag="node_cordoned", omit_defaults=True):
+    node_id: str
+
+
+class NodeUncordoned(Fact, kw_only=True, frozen=True, tag="node_uncordoned", omit_defaults=True):
+    node_id: str
+
+
+class NodeForgotten(Fact, kw_only=True, frozen=True, tag="node_forgotten", omit_defaults=True):
+    """A node silent for long left the ledger, and the lost workers on it."""
+
+    node_id: str
+
+
+class RunCreated(Fact, kw_only=True, frozen=True, tag="run_created", omit_defaults=True):
+    """A run was accepted; ``deadline``: when its workers must be launched at the latest."""
+
+    job_id: str
+    run_id: int
+    command_id: str
+    slots: int
+    name: str
+    hash: str
+    deadline: datetime
+    program: Raw = Raw(b"{}")
+    wasm_path: str = ""
+    env_vars: dict[str, str] = {}
+    scheduler_config: SchedulerConfig = SchedulerConfig()
+
+
+class PassedOver(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Why nodes were not taken: ``nodes`` names the first of ``count``."""
+
+    reason: str
+    count: int
+    nodes: list[str]
+
+
+class RunPlaced(Fact, kw_only=True, frozen=True, tag="run_placed", omit_defaults=True):
+    """Where workers go was decided; the ``worker_assigned`` that follow say where, and
+    ``passed_over`` why not elsewhere. ``attempt`` grows when a launch is tried again."""
+
+    job_id: str
+    run_id: int
+    attempt: int
+    passed_over: list[PassedOver] = []
+
+
+class WorkerAssigned(Fact, kw_only=True, frozen=True, tag="worker_assigned", omit_defaults=True):
+    worker_id: str
+    job_id: str
+    run_id: int
+    node_id: str
+    incarnation: str
+    slots: int
+
+
+class WorkerLaunched(Fact, kw_only=True, frozen=True, tag="worker_launched", omit_defaults=True):
+    """Its process runs. ``seq``: only inventories with a higher one say more."""
+
+    worker_id: str
+    pid: int | None = None
+    seq: int = 0
+
+
+class WorkerStopping(Fact, kw_only=True, frozen=True, tag="worker_stopping", omit_defaults=True):
+    """It was decided to stop this worker. ``grace_s`` in seconds."""
+
+    worker_id: str
+    reason: str
+    force: bool = False
+    grace_s: float = 0.0
+
+
+class WorkerLost(Fact, kw_only=True, frozen=True, tag="worker_lost", omit_defaults=True):
+    """Its node is silent: it may live on, keeps its slots, and may return."""
+
+    worker_id: str
+    reason: str
+
+
+class WorkerReturned(Fact, kw_only=True, frozen=True, tag="worker_returned", omit_defaults=True):
+    """A lost worker was seen alive, and its run still wants it."""
+
+    worker_id: str
+    pid: int | None = None
+    seq: int = 0
+
+
+class WorkerEnded(Fact, kw_only=True, frozen=True, tag="worker_ended", omit_defaults=True):
+    """It is provably gone. ``launched`` false: it never ran. ``state``: finished (exit
+    code 0, or stopped as asked), failed, or lost (gone, and nobody knows how)."""
+
+    worker_id: str
+    state: WorkerState
+    launched: bool = True
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+
+class RunRunning(Fact, kw_only=True, frozen=True, tag="run_running", omit_defaults=True):
+    """All workers of the run were launched."""
+
+    job_id: str
+    run_id: int
+
+
+class RunStopping(Fact, kw_only=True, frozen=True, tag="run_stopping", omit_defaults=True):
+    """``failed``: the run is being rolled back; else somebody asked to stop it."""
+
+    job_id: str
+    run_id: int
+    reason: str
+    failed: bool = False
+
+
+class RunEnded(Fact, kw_only=True, frozen=True, tag="run_ended", omit_defaults=True):
+    job_id: str
+    run_id: int
+    state: RunState
+    reason: str = ""
+
+
+class JobForgotten(Fact, kw_only=True, frozen=True, tag="job_forgotten", omit_defaults=True):
+    """A finished job left the ledger; the highest run_id of it stays."""
+
+    job_id: str
+
+
+class RunForgotten(Fact, kw_only=True, frozen=True, tag="run_forgotten", omit_defaults=True):
+    """An ended run that a later one replaced left the ledger, with its workers."""
+
+    job_id: str
+    run_id: int
+
+
+AnyFact: TypeAlias = (
+    LeaderStarted
+    | CommandTaken
+    | CommandDone
+    | CommandForgotten
+    | NodeRegistered
+    | NodeExpired
+    | NodeReturned
+    | NodeCordoned
+    | NodeUncordoned
+    | NodeForgotten
+    | RunCreated
+    | RunPlaced
+    | WorkerAssigned
+    | WorkerLaunched
+    | WorkerStopping
+    | WorkerLost
+    | WorkerReturned
+    | WorkerEnded
+    | RunRunning
+    | RunStopping
+    | RunEnded
+    | RunForgotten
+    | JobForgotten
+)
+
+
+class Record(Struct, kw_only=True, frozen=True):
+    """One entry of the event log: what one message led to.
+
+    ``at``: controller time; ``cause``: the command or message behind it, as one word and,
+    where there is one, its id (``start c-1``, ``heartbeat n1``, ``timer``).
+    """
+
+    v: int = SCHEMA_VERSION
+    at: datetime
+    epoch: int
+    cause: str
+    events: list[AnyFact]

@@ -1,0 +1,391 @@
+"""The messages of the wire: what clients, the leader and the agents say to each other.
+
+What lives here: one struct per message, plain JSON, unknown fields ignored on read. What
+may not: the facts of the event log (``events.facts``) and rules that look at more than
+one field (``events.codec``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Raw, Struct, field
+
+from events.ids import (
+    DEFAULT_EXPIRY_S,
+    DEFAULT_GRACE_S,
+    DEFAULT_HEARTBEAT_S,
+    DEFAULT_WAIT_S,
+    MAX_INT,
+    Capacity,
+    Id,
+    RunNumber,
+    SlotCount,
+    WaitSeconds,
+)
+from events.states import NodeState, RunState, WorkerState
+
+Counter = Annotated[int, Meta(ge=0, le=MAX_INT)]
+PageLimit = Annotated[int, Meta(ge=1, le=5_000)]
+
+
+class Message(Struct, kw_only=True, frozen=True):
+    """Base of every wire message."""
+
+
+# --- commands ---------------------------------------------------------------------------
+
+
+class SchedulerConfig(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """How and where a job's workers run.
+
+    ``command``: what a worker executes, a list or one string split like a shell's words
+    (no shell), if the operator allows jobs to bring one. ``selector``: labels a node must
+    have, all of them. ``spread``: ``pack`` fills the node with the most free slots first,
+    ``even`` hands out slots one by one to the node with the most free ones.
+    ``stop_after_s``: seconds without a controller after which a worker is stopped by its
+    supervisor (None: never).
+    """
+
+    command: str | list[str] | None = None
+    selector: dict[str, str] = {}
+    spread: Literal["pack", "even"] = "pack"
+    stop_after_s: WaitSeconds | None = None
+
+
+class StartPipelineReq(Message, kw_only=True, frozen=True):
+    """Start a run of a job: ``slots`` units of parallelism, all or nothing.
+
+    ``program`` is any JSON value, handed to the workers as it is. An empty ``hash``
+    becomes the hex SHA-256 of the program's JSON with sorted keys; a missing ``run_id``
+    the job's next. ``wait_s`` in seconds: how long the reply may wait for the launch, 0
+    answers on acceptance. The field names are Arroyo's.
+    """
+
+    job_id: Id
+    slots: SlotCount
+    name: str = ""
+    program: Any = field(default_factory=dict)
+    wasm_path: str = ""
+    hash: str = ""
+    run_id: RunNumber | None = None
+    env_vars: dict[str, str] = {}
+    scheduler_config: SchedulerConfig = SchedulerConfig()
+    command_id: Id | None = None
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+
+
+class StopWorkersReq(Message, kw_only=True, frozen=True):
+    """Stop the workers of a job: of one run, or of all. ``grace_s`` in seconds is the
+    time between TERM and KILL; ``force`` kills at once."""
+
+    job_id: Id
+    run_id: RunNumber | None = None
+    force: bool = False
+    grace_s: WaitSeconds = DEFAULT_GRACE_S
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+    command_id: Id | None = None
+
+
+class CordonReq(Message, kw_only=True, frozen=True):
+    """No new workers on this node."""
+
+    node_id: Id
+    command_id: Id | None = None
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+
+
+class UncordonReq(Message, kw_only=True, frozen=True):
+    """New workers are welcome on this node again."""
+
+    node_id: Id
+    command_id: Id | None = None
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+
+
+Command: TypeAlias = StartPipelineReq | StopWorkersReq | CordonReq | UncordonReq
+
+
+class PlacedWorker(Message, kw_only=True, frozen=True):
+    worker_id: str
+    node_id: str
+    slots: int
+
+
+class StartReply(Message, kw_only=True, frozen=True):
+    """Every worker that was launched, or assigned where ``wait_s`` is 0."""
+
+    command_id: str
+    job_id: str
+    run_id: int
+    workers: list[PlacedWorker]
+    warnings: list[str] = []
+
+
+class StopReply(Message, kw_only=True, frozen=True):
+    """``workers``: ids that were stopped; ``unconfirmed``: ids whose node is silent."""
+
+    command_id: str
+    job_id: str
+    workers: list[str]
+    unconfirmed: list[str] = []
+    warnings: list[str] = []
+
+
+class NodeReply(Message, kw_only=True, frozen=True):
+    """The answer to cordon and uncordon."""
+
+    command_id: str
+    node_id: str
+    state: NodeState
+    warnings: list[str] = []
+
+
+# --- queries ----------------------------------------------------------------------------
+
+
+class QueryWorkers(Message, kw_only=True, frozen=True):
+    """``all`` adds the workers that have ended and are still remembered."""
+
+    job_id: Id | None = None
+    run_id: RunNumber | None = None
+    all: bool = False
+    limit: PageLimit = 1_000
+    cursor: str = ""
+
+
+class QueryJobs(Message, kw_only=True, frozen=True):
+    job_id: Id | None = None
+    limit: PageLimit = 1_000
+    cursor: str = ""
+
+
+class QueryNodes(Message, kw_only=True, frozen=True):
+    node_id: Id | None = None
+    limit: PageLimit = 1_000
+    cursor: str = ""
+
+
+class WorkerRow(Message, kw_only=True, frozen=True):
+    worker_id: str
+    job_id: str
+    run_id: int
+    node_id: str
+    slots: int
+    state: WorkerState
+    since: datetime
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+
+class JobRow(Message, kw_only=True, frozen=True):
+    """``workers`` counts those alive; ``slots`` is what the run asked for."""
+
+    job_id: str
+    name: str
+    run_id: int
+    state: RunState
+    slots: int
+    workers: int
+    since: datetime
+    reason: str = ""
+
+
+class NodeRow(Message, kw_only=True, frozen=True):
+    """``scheduled_slots``: held by its workers; ``heartbeat_age_s`` in seconds, null for a
+    node that needs no heartbeat."""
+
+    node_id: str
+    addr: str
+    state: NodeState
+    registered_slots: int
+    free_slots: int
+    scheduled_slots: int
+    heartbeat_age_s: float | None
+    labels: dict[str, str]
+    version: str = ""
+
+
+class WorkersReply(Message, kw_only=True, frozen=True):
+    workers: list[WorkerRow]
+    next: str = ""
+
+
+class JobsReply(Message, kw_only=True, frozen=True):
+    jobs: list[JobRow]
+    next: str = ""
+
+
+class NodesReply(Message, kw_only=True, frozen=True):
+    nodes: list[NodeRow]
+    next: str = ""
+
+
+# --- node traffic -----------------------------------------------------------------------
+
+
+class Stamp(Message, kw_only=True, frozen=True):
+    """Where a worker comes from: the decision that the log must be able to confirm."""
+
+    cluster: str
+    epoch: int
+    position: int
+
+
+class InventoryRow(Message, kw_only=True, frozen=True):
+    """One worker as its node sees it. ``state`` is running, stopping, or how it ended
+    (finished, failed, or lost where nobody can tell); ended ones stay until acknowledged."""
+
+    worker_id: Id
+    job_id: Id
+    run_id: RunNumber
+    slots: SlotCount
+    state: WorkerState
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    stamp: Stamp | None = None
+
+
+class RegisterNodeReq(Message, kw_only=True, frozen=True):
+    """``incarnation`` is new at each start of the agent. ``workers``: its inventory; None
+    is "not reported", an empty list is "none"."""
+
+    node_id: Id
+    task_slots: Capacity
+    incarnation: Id
+    machine_id: str = ""
+    addr: str = ""
+    labels: dict[str, str] = {}
+    version: str = ""
+    workers: list[InventoryRow] | None = None
+    epoch: Counter = 0
+
+
+class RegisterReply(Message, kw_only=True, frozen=True):
+    """``heartbeat_s``, ``expiry_s`` in seconds: how often to beat, when silence is death."""
+
+    epoch: int
+    heartbeat_s: float = DEFAULT_HEARTBEAT_S
+    expiry_s: float = DEFAULT_EXPIRY_S
+
+
+class HeartbeatNodeReq(Message, kw_only=True, frozen=True):
+    """``seq`` grows with everything an incarnation says; ``digest`` is ``live_digest`` of
+    the workers that run or are being stopped there."""
+
+    node_id: Id
+    incarnation: Id
+    seq: Counter = 0
+    epoch: Counter = 0
+    digest: str = ""
+
+
+class HeartbeatReply(Message, kw_only=True, frozen=True):
+    epoch: int
+
+
+class WorkerFinishedReq(Message, kw_only=True, frozen=True):
+    """A worker ended: with ``exit_code``, or by ``signal``; repeated until acknowledged."""
+
+    node_id: Id
+    worker_id: Id
+    job_id: Id
+    run_id: RunNumber
+    slots: SlotCount
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    state: WorkerState | None = None
+
+
+class FinishedReply(Message, kw_only=True, frozen=True):
+    epoch: int
+
+
+# --- leader to agent --------------------------------------------------------------------
+
+
+class AgentStart(Message, kw_only=True, frozen=True):
+    """Launch one worker. Idempotent by ``worker_id``; fenced by epoch and incarnation.
+
+    ``command`` empty means: the agent's own worker command.
+    """
+
+    worker_id: Id
+    job_id: Id
+    run_id: RunNumber
+    slots: SlotCount
+    epoch: Counter
+    incarnation: Id
+    stamp: Stamp
+    command: list[str] = []
+    env_vars: dict[str, str] = {}
+    program: Raw = Raw(b"{}")
+    name: str = ""
+    hash: str = ""
+    wasm_path: str = ""
+    stop_after_s: float | None = None
+
+
+class AgentStartReply(Message, kw_only=True, frozen=True):
+    """The process is spawned. ``seq``: an inventory with a higher one was taken later."""
+
+    pid: int
+    seq: Counter = 0
+
+
+class AgentStop(Message, kw_only=True, frozen=True):
+    worker_id: Id
+    epoch: Counter
+    incarnation: Id
+    force: bool = False
+    grace_s: WaitSeconds = DEFAULT_GRACE_S
+
+
+class AgentStopReply(Message, kw_only=True, frozen=True):
+    """``state``: ``stopping``; ``ended`` (its end is or will be reported); ``unknown``: it
+    never ran here and, since a tombstone now stands for it, never will."""
+
+    state: Literal["stopping", "ended", "unknown"]
+    seq: Counter = 0
+
+
+class AgentInventory(Message, kw_only=True, frozen=True):
+    epoch: Counter
+
+
+class InventoryReply(Message, kw_only=True, frozen=True):
+    incarnation: Id
+    seq: Counter
+    epoch: Counter
+    workers: list[InventoryRow]
+
+
+class AgentLogs(Message, kw_only=True, frozen=True):
+    """Ask for the stored end of a worker's output, at most ``max_bytes`` bytes."""
+
+    worker_id: Id
+    max_bytes: Annotated[int, Meta(ge=1, le=512 * 1024)] = 64 * 1024
+
+
+class AgentLogsReply(Message, kw_only=True, frozen=True):
+    """``text`` is the end of the output; ``offset`` where it ends, in bytes since start."""
+
+    text: str
+    offset: Counter
+
+
+class LogLines(Message, kw_only=True, frozen=True):
+    """What an agent publishes on ``log.<job_id>.<worker_id>``; ``offset`` in bytes since
+    the worker's start is where ``text`` ends, so a reader joins it to a stored tail."""
+
+    worker_id: str
+    job_id: str
+    run_id: int
+    offset: int
+    text: str
