@@ -32,7 +32,7 @@ static: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 check: static
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/core tests/properties
