@@ -1,0 +1,206 @@
+"""Bytes to messages and back, with errors that carry the path of the field.
+
+What lives here: decoding, the checks that need more than a type, names of unknown fields
+and the canonical forms that hashes are made of. What may not: which subject a message
+came from, and any state.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from events.errors import Fact, Invalid, SlotbusError, TooLarge, error_from_wire
+from events.ids import (
+    ENV_NAME_RE,
+    MAX_ENV_BYTES,
+    MAX_PROGRAM_BYTES,
+    RESERVED_ENV_PREFIX,
+)
+from events.messages import Message, StartPipelineReq
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+_ENCODER: Final = msgspec.json.Encoder()
+_SORTED: Final = msgspec.json.Encoder(order="sorted")
+_MAX_WARNINGS: Final = 20
+
+
+_DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {}
+
+
+def _decoder(kind: type[M]) -> msgspec.json.Decoder[M]:
+    """One decoder per kind of message; there are as many kinds as classes."""
+    if kind not in _DECODERS:
+        _DECODERS[kind] = msgspec.json.Decoder(kind)
+    return _DECODERS[kind]
+
+
+def decode(body: bytes, kind: type[M]) -> M:
+    """Reads a message; an empty body is ``{}``. Unknown fields are ignored.
+
+    Raises Invalid with the ``path`` of the field, and TooLarge for a part over its limit.
+    """
+    try:
+        message = _decoder(kind).decode(body or b"{}")
+    except msgspec.ValidationError as error:
+        text, path = _split_path(str(error))
+        raise Invalid(text, path=path) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise Invalid(f"not JSON that can be read: {error}") from error
+    check(message)
+    return message
+
+
+def decode_with(body: bytes, kind: type[M], **known: str) -> M:
+    """Like ``decode``, for messages whose subject says part of it (``node_id``).
+
+    A field in the body that says otherwise is Invalid.
+    """
+    try:
+        tree = msgspec.json.decode(body or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise Invalid(f"not JSON that can be read: {error}") from error
+    if not isinstance(tree, dict):
+        raise Invalid("expected an object")
+    for name, value in known.items():
+        if tree.setdefault(name, value) != value:
+            raise Invalid(f"the body says {tree[name]!r}, the subject {value!r}", path=f"$.{name}")
+    return convert(tree, kind)
+
+
+def convert(tree: object, kind: type[M]) -> M:
+    """Like ``decode``, from values that are already parsed. Raises Invalid, TooLarge."""
+    try:
+        message = msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        text, path = _split_path(str(error))
+        raise Invalid(text, path=path) from error
+    check(message)
+    return message
+
+
+def check(message: msgspec.Struct) -> None:
+    """The rules that a type can't say. Raises Invalid, TooLarge."""
+    if isinstance(message, StartPipelineReq):
+        _check_env(message.env_vars)
+        _check_texts(message)
+        size = len(_ENCODER.encode(message.program))
+        if size > MAX_PROGRAM_BYTES:
+            raise TooLarge(
+                f"the program has {size} bytes of JSON, {MAX_PROGRAM_BYTES} are allowed: "
+                "store it elsewhere and pass its address",
+                path="$.program",
+                limit=MAX_PROGRAM_BYTES,
+                unit="bytes",
+            )
+
+
+def _check_env(env_vars: dict[str, str]) -> None:
+    total = 0
+    for name, value in env_vars.items():
+        path = f"$.env_vars[{name!r}]"
+        if not ENV_NAME_RE.match(name):
+            raise Invalid(f"{name!r} is not a name of letters, digits and _", path=path)
+        if name.startswith(RESERVED_ENV_PREFIX):
+            raise Invalid(f"names that start with {RESERVED_ENV_PREFIX} are reserved", path=path)
+        if "\0" in value:
+            raise Invalid("a value can't hold a null byte", path=path)
+        total += len(name.encode()) + len(value.encode())
+    if total > MAX_ENV_BYTES:
+        raise TooLarge(
+            f"env_vars have {total} bytes, {MAX_ENV_BYTES} are allowed",
+            path="$.env_vars",
+            limit=MAX_ENV_BYTES,
+            unit="bytes",
+        )
+
+
+def _check_texts(message: StartPipelineReq) -> None:
+    """Texts that become environment values of the worker, or its argument vector."""
+    command = message.scheduler_config.command
+    texts = {"$.name": message.name, "$.hash": message.hash, "$.wasm_path": message.wasm_path}
+    for index, word in enumerate(command if isinstance(command, list) else [command or ""]):
+        texts[f"$.scheduler_config.command[{index}]"] = word
+    for path, text in texts.items():
+        if "\0" in text:
+            raise Invalid("a null byte can't be passed to a worker", path=path)
+        if len(text.encode()) > MAX_ENV_BYTES:
+            raise TooLarge(
+                f"longer than {MAX_ENV_BYTES} bytes", path=path, limit=MAX_ENV_BYTES, unit="bytes"
+            )
+
+
+def encode(message: msgspec.Struct | dict[str, Any]) -> bytes:
+    """The JSON body of a message."""
+    return _ENCODER.encode(message)
+
+
+def canonical(value: object) -> bytes:
+    """JSON with sorted keys and no spaces: the same value gives the same bytes."""
+    return _SORTED.encode(value)
+
+
+def content_hash(program: object) -> str:
+    """Hex SHA-256 of a program's canonical JSON."""
+    return hashlib.sha256(canonical(program)).hexdigest()
+
+
+def body_digest(message: msgspec.Struct) -> str:
+    """Hex SHA-256 of a command without what may differ when it is repeated."""
+    tree = msgspec.to_builtins(message)
+    for name in ("command_id", "wait_s"):
+        tree.pop(name, None)
+    return hashlib.sha256(canonical(tree)).hexdigest()
+
+
+def warnings_for(body: bytes, kind: type[Message]) -> list[str]:
+    """A sentence for each field of a body that ``kind`` does not know, with the nearest
+    known one. The body is one that ``decode`` took."""
+    return [
+        f"unknown field {path}" + (f", did you mean {near}?" if near else "")
+        for path, near in unknown_fields(msgspec.json.decode(body or b"{}"), kind)
+    ][:_MAX_WARNINGS]
+
+
+def unknown_fields(
+    tree: object, kind: type[msgspec.Struct], at: str = "$"
+) -> list[tuple[str, str]]:
+    """Path and nearest known name (or "") of each unknown field, also in nested structs."""
+    if not isinstance(tree, dict):
+        return []
+    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    found: list[tuple[str, str]] = []
+    for name, value in tree.items():
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            found.append((f"{at}.{name}", near[0] if near else ""))
+            continue
+        inner = known[name].type
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            found.extend(unknown_fields(value, inner, f"{at}.{name}"))
+    return found
+
+
+class _ErrorBody(msgspec.Struct):
+    error: dict[str, Any]
+
+
+def error_from_body(body: bytes) -> SlotbusError | None:
+    """The error that a reply's body holds, or None where the body is not an error's."""
+    try:
+        fields = msgspec.json.decode(body, type=_ErrorBody).error
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return None
+    code, message = str(fields.pop("code", "internal")), str(fields.pop("message", ""))
+    facts: dict[str, Fact] = fields
+    return error_from_wire(code, message, facts)
+
+
+def _split_path(text: str) -> tuple[str, str]:
+    """msgspec says "Expected `int`, got `str` - at `$.slots`"."""
+    head, found, tail = text.rpartition(" - at `")
+    return (head, tail.removesuffix("`")) if found else (text, "$")

@@ -1,0 +1,108 @@
+"""The launcher: a backend's thin port to the outside.
+
+What lives here: what the engine asks of a backend and what comes back. What may not:
+decisions, and anything about NATS, processes or Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from msgspec import Raw, Struct
+
+from events.errors import SlotbusError
+from events.messages import (
+    AgentStopReply,
+    InventoryReply,
+    Stamp,
+    WorkerFinishedReq,
+)
+
+
+class Assignment(Struct, kw_only=True, frozen=True):
+    """One worker to be launched: where, under which epoch, and what it runs.
+
+    ``command`` empty means: the node's own worker command.
+    """
+
+    worker_id: str
+    job_id: str
+    run_id: int
+    slots: int
+    node_id: str
+    incarnation: str
+    stamp: Stamp
+    command: list[str] = []
+    env_vars: dict[str, str] = {}
+    program: Raw = Raw(b"{}")
+    name: str = ""
+    hash: str = ""
+    wasm_path: str = ""
+    stop_after_s: float | None = None
+
+
+class StopOrder(Struct, kw_only=True, frozen=True):
+    """One worker to be stopped; ``grace_s`` seconds lie between TERM and KILL."""
+
+    worker_id: str
+    node_id: str
+    incarnation: str
+    force: bool
+    grace_s: float
+    epoch: int
+
+
+class LaunchAck(Struct, kw_only=True, frozen=True):
+    """The worker's process exists. An inventory with a ``seq`` above was taken later."""
+
+    pid: int | None = None
+    seq: int = 0
+
+
+class LaunchRefused(SlotbusError):
+    """The worker does not run and, under this worker_id, never will."""
+
+    code = "start_failed"
+    status = 500
+
+
+class Unreachable(SlotbusError):
+    """No answer in time: nothing is known about whether it was done. Ask again."""
+
+    code = "timeout"
+    status = 503
+    retriable = True
+
+
+class Launcher(Protocol):
+    """Every method is idempotent; each has its own deadline, in seconds."""
+
+    async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
+        """Starts a worker. Raises LaunchRefused, Unreachable."""
+        ...
+
+    async def signal(self, order: StopOrder, timeout_s: float) -> AgentStopReply:
+        """Begins to stop a worker; its end comes as a report. Raises LaunchRefused (a
+        higher epoch or another incarnation is there), Unreachable."""
+        ...
+
+    async def inventory(
+        self, node_id: str, incarnation: str, epoch: int, timeout_s: float
+    ) -> InventoryReply:
+        """Raises the node's epoch and lists its workers. Raises LaunchRefused,
+        Unreachable."""
+        ...
+
+    def reports(self) -> AsyncIterator[WorkerFinishedReq]:
+        """Ends of workers that the launcher itself hears of, until they are acknowledged.
+        Backends whose reports come as messages (agents) yield nothing."""
+        ...
+
+    async def acknowledge(self, node_id: str, worker_id: str) -> None:
+        """The end of this worker is in the log."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of connections, processes and files made by this launcher."""
+        ...
