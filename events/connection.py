@@ -1,0 +1,274 @@
+"""The connection to NATS, as every part of slotbus makes it.
+
+What lives here: a first connect that is bounded and says why it failed, endless reconnects
+afterwards, and what is worth a line of log about the link. What may not: subjects,
+messages and anything that is done over the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+import nats.errors
+import structlog
+from msgspec import Struct
+from nats.aio.client import Client
+
+from events.errors import SlotbusError
+
+CONNECT_TIMEOUT_S: Final = 5.0
+RECONNECT_WAIT_S: Final = 0.5
+"""Between two attempts at the same server, give or take half of it."""
+PING_INTERVAL_S: Final = 10
+"""A silent peer is noticed after three of these; nats-py's own default takes six minutes."""
+
+Why: TypeAlias = Literal["refused", "auth", "tls", "no_such_host", "timeout", "setup", "other"]
+
+_ADVICE: Final[dict[Why, str]] = {
+    "refused": "no NATS server listens there",
+    "auth": "the server refused the credentials",
+    "tls": "no secure connection could be made",
+    "no_such_host": "the host name is not known",
+    "timeout": "no answer in time",
+    "setup": "the address or the credentials can't be used",
+    "other": "the connection failed",
+}
+
+_log = structlog.get_logger("slotbus.connection")
+
+
+class ConnectionFailed(SlotbusError):
+    """The first connect failed; ``why`` says how, ``server`` where (without passwords)."""
+
+    code: ClassVar[str] = "unreachable"
+    status: ClassVar[int] = 503
+    retriable: ClassVar[bool] = True
+
+    def __init__(self, why: Why, server: str, cause: str) -> None:
+        super().__init__(f"{server}: {_ADVICE[why]} ({cause})", why=why, server=server)
+        self.why: Why = why
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """Who we are to the server, where the address does not say it already.
+
+    ``creds_file``, ``nkey_file`` and the ``tls_*`` files are paths in PEM or NATS's own
+    formats. With ``tls_ca`` only servers signed by it are trusted.
+    """
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    creds_file: str = ""
+    nkey_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    def __repr__(self) -> str:
+        return "Access(...)"
+
+
+def _nothing() -> None:
+    return None
+
+
+def _ignore(_error: Exception) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a part wants to hear about its link; called in the loop, must not block.
+
+    ``denied``: the server refused a publish or a subscription (what waits for an answer
+    will only time out). ``closed``: nats-py has given up for good, which it does when the
+    server ends the connection with an error; connect again.
+    """
+
+    error: Callable[[Exception], None] = _ignore
+    denied: Callable[[Exception], None] = _ignore
+    disconnected: Callable[[], None] = _nothing
+    reconnected: Callable[[], None] = _nothing
+    closed: Callable[[], None] = _nothing
+
+
+@dataclass
+class _Link:
+    """The callbacks of one connection, and what they saw before it was made."""
+
+    name: str
+    hooks: Hooks
+    servers: int
+    nc: Client = field(default_factory=Client)
+    made: bool = False
+    down: bool = False
+    failures: list[Exception] = field(default_factory=list)
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def on_error(self, error: Exception) -> None:
+        if not self.made:
+            self.failures.append(error)
+            if len(self.failures) >= self.servers:
+                self.failed.set()
+            return
+        if "permissions violation" in str(error).lower():
+            _log.warning("permission denied by the NATS server", name=self.name, cause=str(error))
+            self.hooks.denied(error)
+        elif not self.down:
+            _log.warning("NATS error", name=self.name, cause=str(error) or repr(error))
+        self.hooks.error(error)
+
+    async def on_disconnected(self) -> None:
+        if not self.made or self.nc.is_closed:
+            return
+        self.down = True
+        _log.warning("NATS connection lost, reconnecting", name=self.name)
+        self.hooks.disconnected()
+        # nats-py waits for this callback before its first attempt: a whole fleet that lost
+        # the same server must not come back in the same millisecond.
+        await asyncio.sleep(random.uniform(0, RECONNECT_WAIT_S / 2))
+
+    async def on_reconnected(self) -> None:
+        self.down = False
+        _log.info("NATS connection is back", name=self.name)
+        self.hooks.reconnected()
+
+    async def on_closed(self) -> None:
+        if self.made:
+            self.hooks.closed()
+
+
+async def connect(
+    server: str,
+    *,
+    name: str,
+    access: Access | None = None,
+    hooks: Hooks | None = None,
+    inbox_prefix: str = "_INBOX",
+    pending_size: int = 0,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ping_interval_s: int = PING_INTERVAL_S,
+) -> Client:
+    """Connects to ``server``, one address or several joined by commas.
+
+    Fails when every address was tried once or ``connect_timeout_s`` seconds are over;
+    once connected, reconnects forever. ``pending_size`` in bytes: how much may wait for a
+    lost connection to come back; 0 means that what can't be sent now fails now (nats-py
+    raises OutboundBufferLimitError). Give each role its own ``inbox_prefix`` where the
+    server restricts who may listen where.
+
+    Raises ConnectionFailed.
+    """
+    servers = [part.strip() for part in server.split(",") if part.strip()]
+    shown = ",".join(_without_password(part) for part in servers) or "(no address)"
+    if not servers:
+        raise ConnectionFailed("setup", shown, "give an address such as nats://127.0.0.1:4222")
+    link = _Link(name=name, hooks=hooks or Hooks(), servers=len(servers))
+    wait = random.uniform(RECONNECT_WAIT_S / 2, RECONNECT_WAIT_S * 1.5)
+    try:
+        options = _access_options(access or Access())
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectionFailed("setup", shown, str(error)) from error
+    connecting = asyncio.create_task(
+        link.nc.connect(
+            servers,
+            name=name,
+            error_cb=link.on_error,
+            disconnected_cb=link.on_disconnected,
+            reconnected_cb=link.on_reconnected,
+            closed_cb=link.on_closed,
+            inbox_prefix=inbox_prefix,
+            pending_size=pending_size,
+            ping_interval=ping_interval_s,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=wait,  # type: ignore[arg-type]  # seconds, a float works
+            **options,
+        ),
+        name=f"connect {name}",
+    )
+    await _first_connect(link, connecting, connect_timeout_s, shown)
+    link.made = True
+    return link.nc
+
+
+async def _first_connect(
+    link: _Link, connecting: asyncio.Task[None], timeout_s: float, shown: str
+) -> None:
+    """Waits for ``connecting``, for a failure of every address, or for the time to end."""
+    failing = asyncio.create_task(link.failed.wait(), name="connect failed")
+    done: set[asyncio.Task[Any]] = set()
+    try:
+        done, _ = await asyncio.wait(
+            {connecting, failing}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        failing.cancel()
+        if connecting not in done:
+            connecting.cancel()
+        results = await asyncio.gather(connecting, failing, return_exceptions=True)
+        if not (connecting in done and results[0] is None):
+            # AssertionError: nats-py's close, where its connect never came to its queues
+            with contextlib.suppress(nats.errors.Error, OSError, AssertionError):
+                await link.nc.close()
+    outcome = results[0] if connecting in done else None
+    if connecting in done and outcome is None:
+        return
+    causes = [*link.failures]
+    if isinstance(outcome, Exception):
+        causes.append(outcome)
+    why = classify(causes[-1]) if causes else "timeout"
+    if why == "other" and link.nc._server_info.get("auth_required"):
+        why = "auth"  # the server hangs up so fast that its reason is often lost
+    cause = str(causes[-1]) or repr(causes[-1]) if causes else f"waited {timeout_s:g} s"
+    raise ConnectionFailed(why, shown, cause) from (causes[-1] if causes else None)
+
+
+def classify(error: BaseException) -> Why:
+    """Which of the ways to fail an error of a first connect stands for."""
+    text = str(error).lower()
+    if isinstance(error, ssl.SSLError | ssl.CertificateError) or "secure connection" in text:
+        return "tls"
+    if isinstance(error, socket.gaierror):
+        return "no_such_host"
+    # asyncio joins the refusals of several addresses of a host into one plain OSError
+    if isinstance(error, ConnectionRefusedError) or "connect call failed" in text:
+        return "refused"
+    if "authorization" in text or "authentication" in text:
+        return "auth"
+    if isinstance(error, TimeoutError | nats.errors.TimeoutError):
+        return "timeout"
+    if isinstance(error, FileNotFoundError | PermissionError | ImportError) or "url" in text:
+        return "setup"
+    return "other"
+
+
+def _access_options(access: Access) -> dict[str, Any]:
+    """What nats-py's connect is told about us. Raises OSError for files it can't read."""
+    pairs = {
+        "user": access.user,
+        "password": access.password,
+        "token": access.token,
+        "user_credentials": access.creds_file,
+        "nkeys_seed": access.nkey_file,
+    }
+    options: dict[str, Any] = {name: value for name, value in pairs.items() if value}
+    if access.tls_ca or access.tls_cert:
+        context = ssl.create_default_context(cafile=access.tls_ca or None)
+        if access.tls_cert:
+            context.load_cert_chain(access.tls_cert, access.tls_key or None)
+        options["tls"] = context
+    return options
+
+
+def _without_password(address: str) -> str:
+    """The address without what stands before its ``@``."""
+    scheme, found, rest = address.rpartition("://")
+    return f"{scheme}{found}{rest.rpartition('@')[2]}"
