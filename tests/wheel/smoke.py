@@ -36,7 +36,8 @@ def expect(holds: bool, promise: str) -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """Ours without what would let the checkout leak into the fresh environment."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    leaks = ("PYTHON", "SLOTBUS_", "VIRTUAL_ENV")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(leaks)}
     return kept | more
 
 
@@ -99,6 +100,9 @@ def use(programs: Path, empty: Path) -> None:
     version = call([slotbus, "--version"], cwd=empty).stdout
     expect(version == "slotbus 0.1.0\n", f"--version says slotbus 0.1.0, not {version!r}")
     expect("Usage" in call([slotbus, "--help"], cwd=empty).stdout, "--help shows the usage")
+
+    say("running its demo")
+    call([slotbus, "demo"], cwd=empty)
 
     names = "import events.ids, schedulers, controller.entry"
     call([str(programs / "python"), "-W", "error", "-c", names], cwd=empty)
