@@ -1,6 +1,10 @@
-"""What holds for every test. Helpers and fixtures have names and live in tests/support."""
+"""What holds for every test, and the fixtures of tests.support that any test may ask for."""
 
 import asyncio
+
+from tests.support.nats import nats_server, nc, own_nats_server, subjects
+
+__all__ = ["nats_server", "nc", "own_nats_server", "subjects"]
 
 
 def pytest_configure() -> None:
