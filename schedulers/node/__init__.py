@@ -1,0 +1,1 @@
+"""The node backend: a launcher that speaks to agents over NATS, and the agent itself."""
