@@ -22,6 +22,14 @@ class Fact(Struct, kw_only=True, frozen=True, tag_field="type", omit_defaults=Tr
     """Base of every fact."""
 
 
+class PassedOver(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Why nodes were not taken: ``nodes`` names the first of ``count``."""
+
+    reason: str
+    count: int
+    nodes: list[str]
+
+
 class LeaderStarted(Fact, kw_only=True, frozen=True, tag="leader_started", omit_defaults=True):
     """A controller took the lead: everything with a lower epoch is over."""
 
@@ -46,11 +54,13 @@ class CommandTaken(Fact, kw_only=True, frozen=True, tag="command_taken", omit_de
 
 
 class CommandDone(Fact, kw_only=True, frozen=True, tag="command_done", omit_defaults=True):
-    """The one outcome of a command: ``reply`` is the body sent, an error's too."""
+    """The one outcome of a command: ``reply`` is the body sent, an error's too.
+    ``passed_over``: why no node was taken, where a start was refused for lack of room."""
 
     command_id: str
     ok: bool
     reply: Any
+    passed_over: list[PassedOver] = []
 
 
 class CommandForgotten(
@@ -114,14 +124,6 @@ class RunCreated(Fact, kw_only=True, frozen=True, tag="run_created", omit_defaul
     scheduler_config: SchedulerConfig = SchedulerConfig()
 
 
-class PassedOver(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Why nodes were not taken: ``nodes`` names the first of ``count``."""
-
-    reason: str
-    count: int
-    nodes: list[str]
-
-
 class RunPlaced(Fact, kw_only=True, frozen=True, tag="run_placed", omit_defaults=True):
     """Where workers go was decided; the ``worker_assigned`` that follow say where, and
     ``passed_over`` why not elsewhere. ``attempt`` grows when a launch is tried again."""
@@ -142,9 +144,11 @@ class WorkerAssigned(Fact, kw_only=True, frozen=True, tag="worker_assigned", omi
 
 
 class WorkerLaunched(Fact, kw_only=True, frozen=True, tag="worker_launched", omit_defaults=True):
-    """Its process runs. ``seq``: only inventories with a higher one say more."""
+    """Its process runs. ``seq``: only inventories of this ``incarnation`` with a higher
+    one, or of a later incarnation, say more."""
 
     worker_id: str
+    incarnation: str
     pid: int | None = None
     seq: int = 0
 
@@ -169,6 +173,7 @@ class WorkerReturned(Fact, kw_only=True, frozen=True, tag="worker_returned", omi
     """A lost worker was seen alive, and its run still wants it."""
 
     worker_id: str
+    incarnation: str
     pid: int | None = None
     seq: int = 0
 
@@ -183,6 +188,16 @@ class WorkerEnded(Fact, kw_only=True, frozen=True, tag="worker_ended", omit_defa
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
+
+
+class WorkerOrphaned(Fact, kw_only=True, frozen=True, tag="worker_orphaned", omit_defaults=True):
+    """A node shows a worker that should not be. ``stopped``: the log confirms that it was
+    ours and is over, so it is stopped; else it is left alone and a person must look."""
+
+    worker_id: str
+    node_id: str
+    reason: str
+    stopped: bool
 
 
 class RunRunning(Fact, kw_only=True, frozen=True, tag="run_running", omit_defaults=True):
@@ -240,6 +255,7 @@ AnyFact: TypeAlias = (
     | WorkerLost
     | WorkerReturned
     | WorkerEnded
+    | WorkerOrphaned
     | RunRunning
     | RunStopping
     | RunEnded

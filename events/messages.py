@@ -313,7 +313,7 @@ class FinishedReply(Message, kw_only=True, frozen=True):
 class AgentStart(Message, kw_only=True, frozen=True):
     """Launch one worker. Idempotent by ``worker_id``; fenced by epoch and incarnation.
 
-    ``command`` empty means: the agent's own worker command.
+    ``command`` empty means: the agent's own worker command, else ``default_command``.
     """
 
     worker_id: Id
@@ -324,6 +324,7 @@ class AgentStart(Message, kw_only=True, frozen=True):
     incarnation: Id
     stamp: Stamp
     command: list[str] = []
+    default_command: list[str] = []
     env_vars: dict[str, str] = {}
     program: Raw = Raw(b"{}")
     name: str = ""

@@ -23,7 +23,8 @@ from events.messages import (
 class Assignment(Struct, kw_only=True, frozen=True):
     """One worker to be launched: where, under which epoch, and what it runs.
 
-    ``command`` empty means: the node's own worker command.
+    ``command`` empty means: the node's own worker command, else ``default_command``. The
+    stamp's epoch is the one that decided, ``epoch`` the one that acts now.
     """
 
     worker_id: str
@@ -32,8 +33,10 @@ class Assignment(Struct, kw_only=True, frozen=True):
     slots: int
     node_id: str
     incarnation: str
+    epoch: int
     stamp: Stamp
     command: list[str] = []
+    default_command: list[str] = []
     env_vars: dict[str, str] = {}
     program: Raw = Raw(b"{}")
     name: str = ""

@@ -1,0 +1,144 @@
+"""What the ledger remembers: nodes, workers, runs, jobs, commands, leaderships.
+
+What lives here: the mutable structs that the fold fills and their plain properties. What
+may not: how facts change them (``events.ledger``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Raw, Struct, field
+
+from events.messages import SchedulerConfig
+from events.states import RUN_ENDED, NodeState, RunState, WorkerState
+
+
+class Node(Struct, kw_only=True, omit_defaults=True):
+    """A machine with task slots. ``cordon``: ready, cordoned or draining, also while it
+    is expired. ``past``: incarnations that were superseded, newest last."""
+
+    node_id: str
+    incarnation: str
+    task_slots: int
+    state: NodeState
+    since: datetime
+    machine_id: str = ""
+    addr: str = ""
+    labels: dict[str, str] = {}
+    version: str = ""
+    watched: bool = True
+    cordon: NodeState = NodeState.READY
+    past: list[str] = []
+
+    @property
+    def expired(self) -> bool:
+        return self.state is NodeState.EXPIRED
+
+
+class Worker(Struct, kw_only=True, omit_defaults=True):
+    """One process, pod or task. ``gone``: its end is in the log; until then it is live
+    and holds its slots. ``epoch`` and ``position`` are those of its decision."""
+
+    worker_id: str
+    job_id: str
+    run_id: int
+    node_id: str
+    incarnation: str
+    slots: int
+    state: WorkerState
+    since: datetime
+    epoch: int
+    position: int
+    launched: bool = False
+    gone: bool = False
+    force: bool = False
+    grace_s: float = 0.0
+    pid: int | None = None
+    seq: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+
+class Run(Struct, kw_only=True, omit_defaults=True):
+    """One attempt at a job. ``failures``: why launches failed, by node. ``rollback``: it
+    is being stopped because its start can't be completed."""
+
+    job_id: str
+    run_id: int
+    command_id: str
+    state: RunState
+    since: datetime
+    slots: int
+    name: str
+    hash: str
+    deadline: datetime
+    program: Raw = Raw(b"{}")
+    wasm_path: str = ""
+    env_vars: dict[str, str] = {}
+    scheduler_config: SchedulerConfig = SchedulerConfig()
+    attempt: int = 0
+    workers: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    rollback: bool = False
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in RUN_ENDED
+
+
+class Job(Struct, kw_only=True, omit_defaults=True):
+    """All runs of a job that are remembered, oldest first."""
+
+    job_id: str
+    name: str
+    runs: dict[int, Run] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Run:
+        return self.runs[max(self.runs)]
+
+
+class CommandEntry(Struct, kw_only=True, omit_defaults=True):
+    """A command that was taken, and its outcome once there is one."""
+
+    command_id: str
+    kind: str
+    digest: str
+    taken_at: datetime
+    job_id: str = ""
+    run_id: int | None = None
+    node_id: str = ""
+    workers: list[str] = []
+    deadline: datetime | None = None
+    done: bool = False
+    ok: bool = False
+    reply: Any = None
+
+
+class Leadership(Struct, kw_only=True, frozen=True):
+    """An epoch and the position of its first record; it wrote up to the next one's."""
+
+    epoch: int
+    start: int
+
+
+class LedgerState(Struct, kw_only=True, omit_defaults=True):
+    """Everything that a snapshot holds."""
+
+    position: int = 0
+    at: datetime | None = None
+    epoch: int = 0
+    cluster: str = ""
+    scheduler: str = ""
+    leaderships: list[Leadership] = field(default_factory=list)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    highest_run: dict[str, int] = field(default_factory=dict)
+    commands: dict[str, CommandEntry] = field(default_factory=dict)
+    orphans: dict[str, str] = field(default_factory=dict)
+    """Workers seen on a node that the log can't confirm: worker_id to node_id."""

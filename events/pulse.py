@@ -1,0 +1,76 @@
+"""The pulse: who was heard from when, folded from what came in.
+
+What lives here: last heard times, the epoch each node has seen, and expiry as a pure
+function of these and a time. What may not: the log (an expiry becomes a fact elsewhere),
+clocks.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from events.ledger import live_digest
+
+__all__ = ["Beat", "Pulse", "live_digest"]
+
+
+class Beat(Struct, kw_only=True):
+    """What was last heard of a node. ``asked_at``: an inventory is being waited for."""
+
+    last_seen: datetime
+    seq: int = 0
+    epoch: int = 0
+    asked_at: datetime | None = None
+
+
+class Pulse:
+    """Last signs of life of the watched nodes; ``expiry``: silence longer than this is
+    death, silence of exactly this is not."""
+
+    def __init__(self, expiry: timedelta) -> None:
+        self.expiry = expiry
+        self.beats: dict[str, Beat] = {}
+        self.due: datetime | None = None
+        """No node can be expired up to this time (and one may be after it)."""
+
+    def heard(self, node_id: str, at: datetime, *, epoch: int = 0, seq: int = 0) -> Beat:
+        """A sign of life; ``epoch``: the highest the node says it has seen."""
+        beat = self.beats.get(node_id)
+        if beat is None:
+            beat = self.beats[node_id] = Beat(last_seen=at)
+            self._expect(at)
+        beat.last_seen = max(beat.last_seen, at)
+        beat.epoch = max(beat.epoch, epoch)
+        beat.seq = max(beat.seq, seq)
+        return beat
+
+    def grace(self, at: datetime) -> None:
+        """Everybody gets a new full term: we could not have heard them."""
+        for beat in self.beats.values():
+            beat.last_seen = max(beat.last_seen, at)
+
+    def forget(self, node_id: str) -> None:
+        """Expect nothing of this node."""
+        self.beats.pop(node_id, None)
+
+    def age(self, node_id: str, now: datetime) -> timedelta | None:
+        """Time since a node was heard, or None where it is not watched."""
+        beat = self.beats.get(node_id)
+        return None if beat is None else max(timedelta(0), now - beat.last_seen)
+
+    def expired(self, now: datetime) -> list[str]:
+        """Nodes silent for longer than the expiry, by id; ``forget`` each. Cheap while
+        none can be."""
+        if self.due is None or now <= self.due:
+            return []
+        silent = sorted(n for n, b in self.beats.items() if now - b.last_seen > self.expiry)
+        gone = set(silent)
+        seen = [b.last_seen for n, b in self.beats.items() if n not in gone]
+        self.due = min(seen) + self.expiry if seen else None
+        return silent
+
+    def _expect(self, at: datetime) -> None:
+        due = at + self.expiry
+        self.due = due if self.due is None else min(self.due, due)

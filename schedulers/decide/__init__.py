@@ -1,0 +1,119 @@
+"""Decisions: a message, the ledger, the pulse and a time in; facts, effects, an answer out.
+
+What lives here: the table from message to rule. What may not: I/O, clocks, randomness;
+same input, same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from events.errors import SlotbusError
+from events.ledger import Ledger
+from events.messages import (
+    CordonReq,
+    HeartbeatNodeReq,
+    QueryJobs,
+    QueryNodes,
+    QueryWorkers,
+    RegisterNodeReq,
+    StartPipelineReq,
+    StopWorkersReq,
+    UncordonReq,
+    WorkerFinishedReq,
+)
+from events.pulse import Pulse
+from events.states import RunState
+from schedulers.decide import commands, nodes, outcomes, queries
+from schedulers.decide.draft import Draft, Rules
+from schedulers.decide.messages import (
+    Grace,
+    Inbound,
+    InventoryFailed,
+    InventoryTaken,
+    Launched,
+    LaunchFailed,
+    LaunchUncertain,
+    LedRead,
+    StopAnswered,
+    Tick,
+)
+from schedulers.decide.words import cause_of
+
+__all__ = ["Draft", "Rules", "decide", "next_due"]
+
+
+def _tick(draft: Draft, message: Tick) -> None:
+    outcomes.overdue(draft)
+
+
+def _grace(draft: Draft, message: Grace) -> None:
+    draft.pulse.grace(draft.now)
+
+
+_RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
+    StartPipelineReq: commands.command,
+    StopWorkersReq: commands.command,
+    CordonReq: commands.command,
+    UncordonReq: commands.command,
+    QueryWorkers: queries.workers,
+    QueryJobs: queries.jobs,
+    QueryNodes: queries.nodes,
+    RegisterNodeReq: nodes.register,
+    HeartbeatNodeReq: nodes.heartbeat,
+    WorkerFinishedReq: nodes.finished,
+    Launched: outcomes.launched,
+    LaunchFailed: outcomes.launch_failed,
+    LaunchUncertain: outcomes.launch_uncertain,
+    StopAnswered: outcomes.stop_answered,
+    InventoryTaken: outcomes.inventory_taken,
+    InventoryFailed: outcomes.inventory_failed,
+    LedRead: nodes.led,
+    Tick: _tick,
+    Grace: _grace,
+}
+
+
+def decide(
+    ledger: Ledger,
+    pulse: Pulse,
+    rules: Rules,
+    message: Inbound,
+    *,
+    now: datetime,
+    epoch: int,
+    token: str,
+) -> Draft:
+    """Decides what a message received at ``now`` leads to, and folds it at once.
+
+    ``token`` makes ids that must be fresh (1 to 100 characters of an id). Nodes that are
+    expired by ``now`` are declared so first. A refusal is the draft's answer.
+    """
+    command_id = getattr(message, "command_id", "") or f"c-{token}"
+    cause = cause_of(message, command_id if hasattr(message, "command_id") else "")
+    draft = Draft(ledger, pulse, rules, now=now, epoch=epoch, token=token, cause=cause)
+    if not isinstance(message, Grace | LedRead):
+        nodes.expire(draft)
+    try:
+        _RULES[type(message)](draft, message)
+    except SlotbusError as error:
+        draft.answer = error
+    return draft
+
+
+def next_due(ledger: Ledger, pulse: Pulse) -> datetime | None:
+    """When time itself will have something to decide, at the earliest: just after a
+    node's expiry, or at a deadline."""
+    times = [c.deadline for c in ledger.pending.values() if c.deadline is not None]
+    for command in ledger.pending.values():
+        if command.kind == "start":
+            times += [
+                run.deadline
+                for run in ledger.runs_of(command.job_id, command.run_id)
+                if run.state is RunState.STARTING
+            ]
+    if pulse.due is not None:
+        times.append(pulse.due)
+    return min(times, default=None)

@@ -1,0 +1,263 @@
+"""Commands: start, stop, cordon, uncordon.
+
+What lives here: accepting a command once per ``command_id``, its refusals, its first
+consequences. What may not: what happens when workers answer (``settle``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from events import codec
+from events.entities import Node
+from events.errors import (
+    Invalid,
+    NotEnoughSlots,
+    RunActive,
+    StaleRun,
+    TooLarge,
+    UnknownJob,
+    UnknownNode,
+)
+from events.facts import (
+    CommandTaken,
+    NodeCordoned,
+    NodeUncordoned,
+    RunCreated,
+    RunEnded,
+    RunStopping,
+)
+from events.ids import MAX_INT, MAX_WORKERS_A_RUN
+from events.messages import (
+    Command,
+    CordonReq,
+    NodeReply,
+    StartPipelineReq,
+    StartReply,
+    StopReply,
+    StopWorkersReq,
+    UncordonReq,
+)
+from events.states import NodeState, RunState, WorkerState
+from schedulers.decide.draft import Draft
+from schedulers.decide.messages import Reply
+from schedulers.decide.settle import (
+    plan_for,
+    put_workers,
+    refuse,
+    settle,
+    signal,
+    start_reply,
+    stop_worker,
+    succeed,
+)
+from schedulers.decide.words import split_command
+from schedulers.placement import Plan, Wish, too_many_workers
+
+KINDS: dict[type[Command], str] = {
+    StartPipelineReq: "start",
+    StopWorkersReq: "stop",
+    CordonReq: "cordon",
+    UncordonReq: "uncordon",
+}
+_REPLIES: dict[str, type[Reply]] = {
+    "start": StartReply,
+    "stop": StopReply,
+    "cordon": NodeReply,
+    "uncordon": NodeReply,
+}
+
+
+def command(draft: Draft, message: Command) -> None:
+    """Takes a command that is new, joins one that is known. Raises Invalid."""
+    command_id = message.command_id or f"c-{draft.token}"
+    digest = codec.body_digest(message)
+    kind = KINDS[type(message)]
+    known = draft.ledger.commands.get(command_id)
+    if known is not None:
+        if (known.kind, known.digest) != (kind, digest):
+            raise Invalid(
+                f"command_id {command_id} was used for another command", path="$.command_id"
+            )
+        draft.joined = command_id
+        return
+    match message:
+        case StartPipelineReq():
+            _start(draft, message, command_id, digest)
+        case StopWorkersReq():
+            _stop(draft, message, command_id, digest)
+        case _:
+            _cordon(draft, message, command_id, kind, digest)
+    draft.joined = command_id
+
+
+def stored_reply(draft: Draft, command_id: str) -> Reply | None:
+    """The reply of a command that ended well, or None."""
+    entry = draft.ledger.commands[command_id]
+    if not entry.done or not entry.ok:
+        return None
+    return msgspec.convert(entry.reply, _REPLIES[entry.kind])
+
+
+def accepted_reply(draft: Draft, command_id: str) -> Reply:
+    """What is known of a command whose sender does not want to wait."""
+    entry = draft.ledger.commands[command_id]
+    if entry.kind == "start":
+        for run in draft.ledger.runs_of(entry.job_id, entry.run_id):
+            return start_reply(draft, run)
+    live = [w for w in entry.workers if not draft.ledger.workers[w].gone]
+    return StopReply(
+        command_id=command_id,
+        job_id=entry.job_id,
+        workers=[w for w in entry.workers if w not in set(live)],
+        unconfirmed=live,
+    )
+
+
+def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str) -> None:
+    rules, ledger = draft.rules, draft.ledger
+    config = request.scheduler_config
+    if config.command is not None and not rules.allow_job_command:
+        raise Invalid(
+            "jobs may not bring a command here (allow_job_command is off)",
+            path="$.scheduler_config.command",
+        )
+    split_command(config.command)
+    highest = ledger.state.highest_run.get(request.job_id, 0)
+    run_id = request.run_id or highest + 1
+    if run_id > MAX_INT:
+        raise Invalid("this job has used up all run ids", path="$.run_id")
+    deadline = draft.after(rules.start_timeout_s)
+    draft.emit(
+        CommandTaken(
+            command_id=command_id,
+            kind="start",
+            digest=digest,
+            job_id=request.job_id,
+            run_id=run_id,
+            deadline=draft.after(
+                rules.start_timeout_s + rules.rollback_grace_s + rules.stop_timeout_s
+            ),
+        )
+    )
+    plan = _room(draft, request, command_id, run_id, highest)
+    if plan is None:
+        return
+    _supersede(draft, request.job_id, run_id)
+    draft.emit(
+        RunCreated(
+            job_id=request.job_id,
+            run_id=run_id,
+            command_id=command_id,
+            slots=request.slots,
+            name=request.name or request.job_id,
+            hash=request.hash or codec.content_hash(request.program),
+            deadline=deadline,
+            program=Raw(msgspec.json.encode(request.program)),
+            wasm_path=request.wasm_path,
+            env_vars=request.env_vars,
+            scheduler_config=config,
+        )
+    )
+    put_workers(draft, ledger.jobs[request.job_id].runs[run_id], plan)
+
+
+def _room(
+    draft: Draft, request: StartPipelineReq, command_id: str, run_id: int, highest: int
+) -> Plan | None:
+    """The plan of a start, or None where it was refused."""
+    ledger = draft.ledger
+    if run_id <= highest:
+        text = f"run {run_id} of job {request.job_id} is not above the highest seen, {highest}"
+        refuse(draft, command_id, StaleRun(text, job_id=request.job_id, highest_run=highest))
+        return None
+    for run in ledger.runs_of(request.job_id):
+        live = [w for w in ledger.live_of(run.job_id, run.run_id) if ledger.answers(w)]
+        if live or run.state is RunState.STARTING:
+            text = f"run {run.run_id} of job {run.job_id} has {len(live)} live workers: stop it"
+            refuse(draft, command_id, RunActive(text, job_id=run.job_id, run_id=run.run_id))
+            return None
+    config = request.scheduler_config
+    wish = Wish(
+        slots=request.slots,
+        selector=config.selector,
+        spread=config.spread,
+        per_worker=draft.rules.per_worker,
+    )
+    plan = plan_for(draft, wish)
+    if plan.missing:
+        error = NotEnoughSlots(plan.missing, plan.free)
+        refuse(draft, command_id, error, plan.passed_over)
+        return None
+    if too_many_workers(plan):
+        text = f"{len(plan.shares)} workers, {MAX_WORKERS_A_RUN} are allowed a run"
+        refuse(draft, command_id, TooLarge(text, limit=MAX_WORKERS_A_RUN, unit="workers"))
+        return None
+    return plan
+
+
+def _supersede(draft: Draft, job_id: str, run_id: int) -> None:
+    """Earlier runs have only workers on silent nodes: they are stopped on return."""
+    reason = f"replaced by run {run_id}"
+    for run in draft.ledger.runs_of(job_id):
+        for worker in draft.ledger.live_of(job_id, run.run_id):
+            if worker.state is not WorkerState.STOPPING:
+                stop_worker(draft, worker, reason, grace_s=draft.rules.rollback_grace_s)
+        if not run.ended:
+            if run.state is not RunState.STOPPING:
+                draft.emit(RunStopping(job_id=job_id, run_id=run.run_id, reason=reason))
+            state = RunState.FAILED
+            draft.emit(RunEnded(job_id=job_id, run_id=run.run_id, state=state, reason=reason))
+
+
+def _stop(draft: Draft, request: StopWorkersReq, command_id: str, digest: str) -> None:
+    ledger, job_id = draft.ledger, request.job_id
+    targets = ledger.live_of(job_id, request.run_id)
+    draft.emit(
+        CommandTaken(
+            command_id=command_id,
+            kind="stop",
+            digest=digest,
+            job_id=job_id,
+            run_id=request.run_id,
+            workers=[w.worker_id for w in targets],
+            deadline=draft.after(
+                (0.0 if request.force else request.grace_s) + draft.rules.stop_timeout_s
+            ),
+        )
+    )
+    if job_id not in ledger.state.highest_run:
+        refuse(draft, command_id, UnknownJob(f"no job {job_id} was ever started", job_id=job_id))
+        return
+    reason = f"stopped by {command_id}"
+    for run in ledger.runs_of(job_id, request.run_id):
+        if run.state in (RunState.WAITING, RunState.STARTING, RunState.RUNNING):
+            draft.emit(RunStopping(job_id=job_id, run_id=run.run_id, reason=reason))
+    for worker in targets:
+        if worker.state is not WorkerState.STOPPING or (request.force and not worker.force):
+            grace_s = request.grace_s
+            stop_worker(draft, worker, reason, force=request.force, grace_s=grace_s)
+        else:
+            signal(draft, worker)
+    settle(draft, job_id)
+
+
+def _cordon(
+    draft: Draft, request: CordonReq | UncordonReq, command_id: str, kind: str, digest: str
+) -> None:
+    node_id = request.node_id
+    draft.emit(CommandTaken(command_id=command_id, kind=kind, digest=digest, node_id=node_id))
+    node = draft.ledger.nodes.get(node_id)
+    if node is None:
+        refuse(draft, command_id, UnknownNode(f"no node {node_id} is known", node_id=node_id))
+        return
+    if kind == "cordon" and node.cordon is not NodeState.CORDONED:
+        draft.emit(NodeCordoned(node_id=node_id))
+    if kind == "uncordon" and node.cordon is not NodeState.READY:
+        draft.emit(NodeUncordoned(node_id=node_id))
+    succeed(draft, command_id, _node_reply(command_id, draft.ledger.nodes[node_id]))
+
+
+def _node_reply(command_id: str, node: Node) -> NodeReply:
+    return NodeReply(command_id=command_id, node_id=node.node_id, state=node.state)

@@ -1,0 +1,136 @@
+"""What enters the inbox beside the wire's messages, and the effects that leave.
+
+What lives here: outcomes of effects, timers, link changes as messages; effects as values.
+What may not: anything that carries an effect out.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from events.messages import (
+    Command,
+    FinishedReply,
+    HeartbeatNodeReq,
+    HeartbeatReply,
+    InventoryReply,
+    JobsReply,
+    NodeReply,
+    NodesReply,
+    QueryJobs,
+    QueryNodes,
+    QueryWorkers,
+    RegisterNodeReq,
+    RegisterReply,
+    StartReply,
+    StopReply,
+    WorkerFinishedReq,
+    WorkersReply,
+)
+from schedulers.launcher import Assignment, StopOrder
+
+# --- effects ----------------------------------------------------------------------------
+
+
+class Launch(Struct, frozen=True):
+    assignment: Assignment
+
+
+class Stop(Struct, frozen=True):
+    order: StopOrder
+
+
+class TakeInventory(Struct, frozen=True):
+    node_id: str
+    incarnation: str
+
+
+class Acknowledge(Struct, frozen=True):
+    """The end of a worker is in the log: its launcher may forget it."""
+
+    node_id: str
+    worker_id: str
+
+
+Effect: TypeAlias = Launch | Stop | TakeInventory | Acknowledge
+
+# --- outcomes of effects and other inner messages ---------------------------------------
+
+
+class Launched(Struct, frozen=True):
+    """``incarnation``: that of the agent which acknowledged."""
+
+    worker_id: str
+    incarnation: str
+    pid: int | None = None
+    seq: int = 0
+
+
+class LaunchFailed(Struct, frozen=True):
+    """It does not run and never will."""
+
+    worker_id: str
+    reason: str
+
+
+class LaunchUncertain(Struct, frozen=True):
+    """Nobody answered in time: it may run."""
+
+    worker_id: str
+    reason: str
+
+
+class StopAnswered(Struct, frozen=True):
+    """``state`` as in ``AgentStopReply``."""
+
+    worker_id: str
+    state: str
+
+
+class InventoryTaken(Struct, frozen=True):
+    node_id: str
+    inventory: InventoryReply
+
+
+class InventoryFailed(Struct, frozen=True):
+    node_id: str
+    reason: str
+
+
+class Tick(Struct, frozen=True):
+    """Time has come to look for expiries and deadlines."""
+
+
+class Grace(Struct, frozen=True):
+    """We could not have heard the nodes: each gets a new full term."""
+
+    reason: str
+
+
+class LedRead(Struct, frozen=True):
+    """The log was read and this controller leads from here on."""
+
+    cluster: str
+    scheduler: str
+    version: str
+
+
+Outcome: TypeAlias = (
+    Launched | LaunchFailed | LaunchUncertain | StopAnswered | InventoryTaken | InventoryFailed
+)
+Query: TypeAlias = QueryWorkers | QueryJobs | QueryNodes
+NodeTraffic: TypeAlias = RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
+Inbound: TypeAlias = Command | Query | NodeTraffic | Outcome | Tick | Grace | LedRead
+Reply: TypeAlias = (
+    StartReply
+    | StopReply
+    | NodeReply
+    | WorkersReply
+    | JobsReply
+    | NodesReply
+    | RegisterReply
+    | HeartbeatReply
+    | FinishedReply
+)

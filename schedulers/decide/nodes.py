@@ -1,0 +1,219 @@
+"""Node traffic: registration, heartbeats, ends of workers, expiry, a new leader.
+
+What lives here: what a sign of life or its absence leads to. What may not: comparing an
+inventory with the ledger (``reconcile``).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from events.entities import Node, Worker
+from events.errors import DuplicateNode, Invalid, UnknownNode
+from events.facts import (
+    LeaderStarted,
+    NodeExpired,
+    NodeRegistered,
+    NodeReturned,
+    WorkerEnded,
+    WorkerLost,
+)
+from events.messages import (
+    FinishedReply,
+    HeartbeatNodeReq,
+    HeartbeatReply,
+    InventoryReply,
+    RegisterNodeReq,
+    RegisterReply,
+    WorkerFinishedReq,
+)
+from events.states import WorkerState
+from schedulers.decide.draft import Draft
+from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
+from schedulers.decide.reconcile import reconcile
+from schedulers.decide.settle import settle
+
+ASK_AGAIN: Final = timedelta(seconds=5)
+"""An inventory asked for and not answered nor failed in this time is asked for again."""
+
+
+def led(draft: Draft, message: LedRead) -> None:
+    """This controller leads: every node gets a full term, and is asked what it runs."""
+    draft.emit(
+        LeaderStarted(
+            epoch=draft.epoch,
+            cluster=message.cluster,
+            scheduler=message.scheduler,
+            version=message.version,
+        )
+    )
+    for node in draft.ledger.nodes.values():
+        if node.watched and not node.expired:
+            draft.pulse.heard(node.node_id, draft.now)
+            ask(draft, node)
+
+
+def register(draft: Draft, request: RegisterNodeReq) -> None:
+    """A node offers its slots. Raises DuplicateNode."""
+    known = draft.ledger.nodes.get(request.node_id)
+    _check_rival(draft, request, known)
+    renewed = known is None or known.incarnation != request.incarnation
+    offer = _offer(draft, request)
+    if known is None or _offer_of(known) != offer:
+        draft.emit(offer)
+    node = draft.ledger.nodes[request.node_id]
+    if node.expired:
+        draft.emit(NodeReturned(node_id=node.node_id))
+    if node.watched:
+        # A fresh incarnation obeys no order of an earlier leader, so it may be used at
+        # once; one that is known may be about to obey such an order until it has seen
+        # this epoch.
+        epoch = draft.epoch if renewed else request.epoch
+        draft.pulse.heard(node.node_id, draft.now, epoch=epoch)
+    if request.workers is not None and renewed:
+        inventory = InventoryReply(
+            incarnation=request.incarnation, seq=0, epoch=draft.epoch, workers=request.workers
+        )
+        reconcile(draft, node, inventory)
+    else:
+        ask(draft, node)
+    draft.answer = RegisterReply(
+        epoch=draft.epoch, heartbeat_s=draft.rules.heartbeat_s, expiry_s=draft.rules.expiry_s
+    )
+
+
+def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> None:
+    if known is None or known.incarnation == request.incarnation:
+        return
+    facts = {"node_id": request.node_id, "addr": known.addr, "machine_id": known.machine_id}
+    if request.incarnation in known.past:
+        raise DuplicateNode(
+            f"a newer agent holds node id {request.node_id}: give one of them another", **facts
+        )
+    if not known.expired and known.machine_id != request.machine_id:
+        raise DuplicateNode(
+            f"node id {request.node_id} is held by an agent on another machine, which is "
+            "alive: choose another id, or stop it and wait for its expiry",
+            **facts,
+        )
+
+
+def _offer(draft: Draft, request: RegisterNodeReq) -> NodeRegistered:
+    return NodeRegistered(
+        node_id=request.node_id,
+        incarnation=request.incarnation,
+        task_slots=request.task_slots,
+        machine_id=request.machine_id,
+        addr=request.addr,
+        labels=request.labels,
+        version=request.version,
+        watched=request.node_id != draft.rules.local_node,
+    )
+
+
+def _offer_of(node: Node) -> NodeRegistered:
+    return NodeRegistered(
+        node_id=node.node_id,
+        incarnation=node.incarnation,
+        task_slots=node.task_slots,
+        machine_id=node.machine_id,
+        addr=node.addr,
+        labels=node.labels,
+        version=node.version,
+        watched=node.watched,
+    )
+
+
+def ask(draft: Draft, node: Node) -> None:
+    """Asks a node what it runs, unless that is being asked already."""
+    beat = draft.pulse.beats.get(node.node_id)
+    if beat is not None:
+        if beat.asked_at is not None and draft.now - beat.asked_at < ASK_AGAIN:
+            return
+        beat.asked_at = draft.now
+    draft.effect(TakeInventory(node.node_id, node.incarnation))
+
+
+def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:
+    """A sign of life. Raises UnknownNode (register again), DuplicateNode."""
+    node = draft.ledger.nodes.get(request.node_id)
+    if node is None or node.incarnation != request.incarnation:
+        if node is not None and request.incarnation in node.past:
+            raise DuplicateNode(
+                f"a newer agent holds node id {request.node_id}", node_id=request.node_id
+            )
+        raise UnknownNode(
+            f"node {request.node_id} is not registered like this: register",
+            node_id=request.node_id,
+        )
+    draft.pulse.heard(node.node_id, draft.now, epoch=request.epoch, seq=request.seq)
+    if node.expired:
+        draft.emit(NodeReturned(node_id=node.node_id))
+        ask(draft, node)
+    elif request.digest and request.digest != draft.ledger.digest_of(node.node_id):
+        ask(draft, node)
+    draft.answer = HeartbeatReply(epoch=draft.epoch)
+
+
+def finished(draft: Draft, request: WorkerFinishedReq) -> None:
+    """A worker ended. Repeated and unknown ends are acknowledged, and change nothing.
+
+    Raises Invalid for a worker that lives on another node.
+    """
+    worker = draft.ledger.workers.get(request.worker_id)
+    if worker is not None and not worker.gone:
+        if worker.node_id != request.node_id:
+            raise Invalid(
+                f"worker {worker.worker_id} is on node {worker.node_id}", path="$.worker_id"
+            )
+        end_worker(draft, worker, request.exit_code, request.signal, request.reason)
+        settle(draft, worker.job_id)
+    draft.effect(Acknowledge(request.node_id, request.worker_id))
+    draft.answer = FinishedReply(epoch=draft.epoch)
+
+
+def end_worker(
+    draft: Draft, worker: Worker, exit_code: int | None, signal: int | None, reason: str
+) -> None:
+    """Records the end of a worker that ran, under the state its exit means."""
+    draft.emit(
+        WorkerEnded(
+            worker_id=worker.worker_id,
+            state=end_state(worker, exit_code, signal),
+            exit_code=exit_code,
+            signal=signal,
+            reason=reason or _how(exit_code, signal),
+        )
+    )
+
+
+def end_state(worker: Worker, exit_code: int | None, signal: int | None) -> WorkerState:
+    """Finished: exit code 0, or asked to stop; lost: nobody knows; else failed."""
+    if exit_code is None and signal is None:
+        return WorkerState.LOST
+    if exit_code == 0 or worker.state is WorkerState.STOPPING:
+        return WorkerState.FINISHED
+    return WorkerState.FAILED
+
+
+def _how(exit_code: int | None, signal: int | None) -> str:
+    if signal is not None:
+        return f"signal {signal}"
+    return "exit unknown" if exit_code is None else f"exit {exit_code}"
+
+
+def expire(draft: Draft) -> None:
+    """Declares nodes silent for longer than the expiry expired, their workers lost."""
+    jobs: dict[str, None] = {}
+    for node_id in draft.pulse.expired(draft.now):
+        last_seen = draft.pulse.beats[node_id].last_seen
+        draft.pulse.forget(node_id)
+        draft.emit(NodeExpired(node_id=node_id, last_seen=last_seen))
+        for worker in draft.ledger.live_on(node_id):
+            jobs[worker.job_id] = None
+            if worker.state in (WorkerState.ASSIGNED, WorkerState.RUNNING):
+                reason = f"node {node_id} silent since {last_seen:%H:%M:%S}"
+                draft.emit(WorkerLost(worker_id=worker.worker_id, reason=reason))
+    for job_id in jobs:
+        settle(draft, job_id)

@@ -1,0 +1,140 @@
+"""Reconciliation: a node's inventory against the ledger.
+
+What lives here: what each difference means, and what follows. What may not: asking for
+inventories. An inventory concludes only for the incarnation that the ledger has, under
+this leader's epoch, and about starts acknowledged before it was taken (``seq``).
+"""
+
+from __future__ import annotations
+
+from events.entities import Node, Worker
+from events.facts import WorkerEnded, WorkerLaunched, WorkerOrphaned, WorkerReturned
+from events.messages import InventoryReply, InventoryRow
+from events.states import WorkerState
+from schedulers.decide.draft import Draft
+from schedulers.decide.messages import Stop
+from schedulers.decide.settle import launch, settle, signal, stop_worker
+from schedulers.launcher import StopOrder
+
+ALIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
+
+
+def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
+    """Takes what a node says it runs; ignores what is of another epoch or incarnation."""
+    if inventory.incarnation != node.incarnation or inventory.epoch != draft.epoch:
+        return
+    jobs: dict[str, None] = {}
+    rows = {row.worker_id: row for row in inventory.workers}
+    for worker in draft.ledger.live_on(node.node_id):
+        row = rows.get(worker.worker_id)
+        if row is None:
+            _absent(draft, worker, inventory)
+        elif row.state in ALIVE:
+            _alive(draft, worker, row, inventory)
+        else:
+            _ended(draft, worker, row)
+        jobs[worker.job_id] = None
+    for row in inventory.workers:
+        worker_known = draft.ledger.workers.get(row.worker_id)
+        if row.state in ALIVE and (
+            worker_known is None or worker_known.gone or worker_known.node_id != node.node_id
+        ):
+            _orphan(draft, node, row, worker_known)
+    for job_id in jobs:
+        settle(draft, job_id)
+
+
+def _absent(draft: Draft, worker: Worker, inventory: InventoryReply) -> None:
+    if worker.state is WorkerState.ASSIGNED:
+        # Never acknowledged: the order was lost or is on its way, so it is sent (again).
+        launch(draft, worker)
+        return
+    # Another incarnation acknowledged it: that one is over, so this list is the later.
+    later = worker.incarnation != inventory.incarnation or worker.seq < inventory.seq
+    if worker.launched and later:
+        reason = "its node no longer has it"
+        draft.emit(WorkerEnded(worker_id=worker.worker_id, state=WorkerState.LOST, reason=reason))
+    else:
+        # It may still be on its way there; a stop leaves a tombstone and so an answer.
+        if worker.state is not WorkerState.STOPPING:
+            stop_worker(draft, worker, "never acknowledged", grace_s=draft.rules.rollback_grace_s)
+        else:
+            signal(draft, worker)
+
+
+def _alive(draft: Draft, worker: Worker, row: InventoryRow, inventory: InventoryReply) -> None:
+    here = {"worker_id": worker.worker_id, "incarnation": inventory.incarnation}
+    seq = inventory.seq
+    match worker.state:
+        case WorkerState.ASSIGNED:
+            draft.emit(WorkerLaunched(**here, pid=row.pid, seq=seq))
+        case WorkerState.LOST if _wanted(draft, worker):
+            draft.emit(WorkerReturned(**here, pid=row.pid, seq=seq))
+        case WorkerState.LOST:
+            stop_worker(draft, worker, "its run is over", grace_s=draft.rules.rollback_grace_s)
+        case WorkerState.STOPPING:
+            if not worker.launched:
+                draft.emit(WorkerLaunched(**here, pid=row.pid, seq=seq))
+            signal(draft, worker)
+        case _:
+            pass
+
+
+def _wanted(draft: Draft, worker: Worker) -> bool:
+    """Whether the run of a worker is its job's current one and goes on."""
+    job = draft.ledger.jobs[worker.job_id]
+    return job.current.run_id == worker.run_id and not job.current.ended
+
+
+def _ended(draft: Draft, worker: Worker, row: InventoryRow) -> None:
+    asked = worker.state is WorkerState.STOPPING and row.state is WorkerState.FAILED
+    draft.emit(
+        WorkerEnded(
+            worker_id=worker.worker_id,
+            state=WorkerState.FINISHED if asked else row.state,
+            exit_code=row.exit_code,
+            signal=row.signal,
+            reason=row.reason,
+        )
+    )
+
+
+def _orphan(draft: Draft, node: Node, row: InventoryRow, known: Worker | None) -> None:
+    """A worker that the ledger has as gone, or not at all."""
+    stamp = row.stamp
+    confirmed = known is not None or (
+        stamp is not None
+        and stamp.cluster == draft.ledger.state.cluster
+        and draft.ledger.wrote(stamp.epoch, stamp.position)
+    )
+    if not confirmed:
+        if row.worker_id not in draft.ledger.state.orphans:
+            draft.emit(
+                WorkerOrphaned(
+                    worker_id=row.worker_id,
+                    node_id=node.node_id,
+                    reason="the log can't confirm where it comes from: it may have lost its tail",
+                    stopped=False,
+                )
+            )
+        return
+    draft.emit(
+        WorkerOrphaned(
+            worker_id=row.worker_id,
+            node_id=node.node_id,
+            reason="it is over in the log and runs on the node",
+            stopped=True,
+        )
+    )
+    draft.effect(
+        Stop(
+            StopOrder(
+                worker_id=row.worker_id,
+                node_id=node.node_id,
+                incarnation=node.incarnation,
+                force=False,
+                grace_s=draft.rules.rollback_grace_s,
+                epoch=draft.epoch,
+            )
+        )
+    )

@@ -1,0 +1,274 @@
+"""What follows: the consequences for runs and commands after workers changed.
+
+What lives here: placing the workers of a run, trying again elsewhere, rolling back, and
+the outcomes of start and stop. What may not: the first reading of a message.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from events.entities import CommandEntry, Node, Run, Worker
+from events.errors import SlotbusError, StartFailed
+from events.facts import (
+    CommandDone,
+    PassedOver,
+    RunEnded,
+    RunPlaced,
+    RunRunning,
+    RunStopping,
+    WorkerAssigned,
+    WorkerStopping,
+)
+from events.messages import PlacedWorker, StartReply, StopReply
+from events.states import NodeState, RunState, WorkerState
+from schedulers.decide.draft import Draft
+from schedulers.decide.messages import Launch, Reply, Stop
+from schedulers.decide.words import split_command
+from schedulers.launcher import Assignment, StopOrder
+from schedulers.placement import Candidate, Plan, Wish, place
+
+
+def settle(draft: Draft, job_id: str) -> None:
+    """Draws every consequence for the runs and the pending commands of a job."""
+    for run in draft.ledger.runs_of(job_id):
+        if run.state is RunState.STARTING:
+            _settle_starting(draft, run)
+        if run.state is RunState.RUNNING:
+            _settle_running(draft, run)
+        if run.state is RunState.STOPPING:
+            _settle_stopping(draft, run)
+    for command in [c for c in draft.ledger.pending.values() if c.job_id == job_id]:
+        if command.kind == "stop":
+            _settle_stop_command(draft, command)
+
+
+def plan_for(draft: Draft, wish: Wish) -> Plan:
+    """Asks placement, with the nodes as this decision sees them."""
+    return place((_candidate(draft, node) for node in draft.ledger.nodes.values()), wish)
+
+
+def _candidate(draft: Draft, node: Node) -> Candidate:
+    blocked = ""
+    if node.state is not NodeState.READY:
+        blocked = str(node.state)
+    elif node.watched and _epoch_seen(draft, node) < draft.epoch:
+        blocked = "not heard from under this leader yet"
+    return Candidate(node.node_id, draft.ledger.free_slots(node.node_id), node.labels, blocked)
+
+
+def _epoch_seen(draft: Draft, node: Node) -> int:
+    beat = draft.pulse.beats.get(node.node_id)
+    return beat.epoch if beat else 0
+
+
+def put_workers(draft: Draft, run: Run, plan: Plan) -> None:
+    """Records where the workers go, and asks for their launch."""
+    draft.emit(
+        RunPlaced(
+            job_id=run.job_id,
+            run_id=run.run_id,
+            attempt=run.attempt + 1,
+            passed_over=plan.passed_over,
+        )
+    )
+    for share in plan.shares:
+        worker_id = draft.fresh_worker_id()
+        draft.emit(
+            WorkerAssigned(
+                worker_id=worker_id,
+                job_id=run.job_id,
+                run_id=run.run_id,
+                node_id=share.node_id,
+                incarnation=draft.ledger.nodes[share.node_id].incarnation,
+                slots=share.slots,
+            )
+        )
+        launch(draft, draft.ledger.workers[worker_id])
+
+
+def launch(draft: Draft, worker: Worker) -> None:
+    """Asks for the launch of an assigned worker, under its own stamp, on the incarnation
+    its node has now."""
+    run = draft.ledger.run_of(worker)
+    config = run.scheduler_config
+    draft.effect(
+        Launch(
+            Assignment(
+                worker_id=worker.worker_id,
+                job_id=worker.job_id,
+                run_id=worker.run_id,
+                slots=worker.slots,
+                node_id=worker.node_id,
+                incarnation=draft.ledger.nodes[worker.node_id].incarnation,
+                epoch=draft.epoch,
+                stamp=msgspec.structs.replace(
+                    draft.stamp, epoch=worker.epoch, position=worker.position
+                ),
+                command=split_command(config.command),
+                default_command=draft.rules.worker_command,
+                env_vars=run.env_vars,
+                program=run.program,
+                name=run.name,
+                hash=run.hash,
+                wasm_path=run.wasm_path,
+                stop_after_s=config.stop_after_s,
+            )
+        )
+    )
+
+
+def stop_worker(
+    draft: Draft, worker: Worker, reason: str, *, force: bool = False, grace_s: float
+) -> None:
+    """Decides that a live worker is to end, and asks its node for it."""
+    draft.emit(
+        WorkerStopping(worker_id=worker.worker_id, reason=reason, force=force, grace_s=grace_s)
+    )
+    signal(draft, worker)
+
+
+def signal(draft: Draft, worker: Worker) -> None:
+    """Asks a node to stop a worker; a silent node is asked when it returns."""
+    if draft.ledger.answers(worker):
+        draft.effect(
+            Stop(
+                StopOrder(
+                    worker_id=worker.worker_id,
+                    node_id=worker.node_id,
+                    incarnation=draft.ledger.nodes[worker.node_id].incarnation,
+                    force=worker.force,
+                    grace_s=worker.grace_s,
+                    epoch=draft.epoch,
+                )
+            )
+        )
+
+
+def refuse(
+    draft: Draft, command_id: str, error: SlotbusError, passed_over: list[PassedOver] | None = None
+) -> None:
+    """The outcome of a command is an error."""
+    draft.emit(
+        CommandDone(
+            command_id=command_id, ok=False, reply=error.body(), passed_over=passed_over or []
+        )
+    )
+
+
+def succeed(draft: Draft, command_id: str, reply: Reply) -> None:
+    """The outcome of a command is its reply."""
+    draft.emit(CommandDone(command_id=command_id, ok=True, reply=msgspec.to_builtins(reply)))
+
+
+def start_reply(draft: Draft, run: Run) -> StartReply:
+    """The workers of a run that were placed and not found unable to run."""
+    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
+    return StartReply(
+        command_id=run.command_id,
+        job_id=run.job_id,
+        run_id=run.run_id,
+        workers=[
+            PlacedWorker(worker_id=w.worker_id, node_id=w.node_id, slots=w.slots)
+            for w in workers
+            if w.launched or not w.gone
+        ],
+    )
+
+
+def fail_start(draft: Draft, run: Run, reason: str) -> None:
+    """Rolls a starting run back: all that was started is stopped."""
+    draft.emit(RunStopping(job_id=run.job_id, run_id=run.run_id, reason=reason, failed=True))
+    for worker in draft.ledger.live_of(run.job_id, run.run_id):
+        if worker.state is not WorkerState.STOPPING:
+            grace_s = draft.rules.rollback_grace_s
+            stop_worker(draft, worker, f"start failed: {reason}", grace_s=grace_s)
+
+
+def _settle_starting(draft: Draft, run: Run) -> None:
+    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
+    silent = [w for w in workers if not w.gone and not draft.ledger.answers(w)]
+    if silent:
+        fail_start(draft, run, f"node {silent[0].node_id} fell silent before all had started")
+        return
+    if draft.now >= run.deadline:
+        late = sorted({w.node_id for w in workers if not w.gone and not w.launched})
+        where = f", waiting for {', '.join(late)}" if late else ""
+        fail_start(draft, run, f"not all workers were launched in time{where}")
+        return
+    placed = sum(w.slots for w in workers if w.launched or not w.gone)
+    missing = run.slots - placed
+    if missing > 0:
+        _try_elsewhere(draft, run, missing)
+    elif all(w.launched for w in workers if not w.gone):
+        draft.emit(RunRunning(job_id=run.job_id, run_id=run.run_id))
+        if run.command_id in draft.ledger.pending:
+            succeed(draft, run.command_id, start_reply(draft, run))
+
+
+def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
+    config = run.scheduler_config
+    wish = Wish(
+        slots=missing,
+        selector=config.selector,
+        spread=config.spread,
+        per_worker=draft.rules.per_worker,
+        excluded=run.failures,
+    )
+    plan = plan_for(draft, wish)
+    if plan.missing:
+        fail_start(draft, run, f"{plan.missing} slots could not be launched on any node")
+    else:
+        put_workers(draft, run, plan)
+
+
+def _settle_running(draft: Draft, run: Run) -> None:
+    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
+    if any(not w.gone for w in workers):
+        return
+    bad = [w for w in workers if w.launched and w.state is not WorkerState.FINISHED]
+    state = RunState.FAILED if bad else RunState.FINISHED
+    reason = f"worker {bad[0].worker_id}: {bad[0].reason}" if bad else ""
+    draft.emit(RunEnded(job_id=run.job_id, run_id=run.run_id, state=state, reason=reason))
+
+
+def _settle_stopping(draft: Draft, run: Run) -> None:
+    live = draft.ledger.live_of(run.job_id, run.run_id)
+    start = draft.ledger.pending.get(run.command_id)
+    overdue = bool(start and start.deadline and draft.now >= start.deadline)
+    if any(draft.ledger.answers(w) for w in live) and not overdue:
+        return
+    state = RunState.FAILED if run.rollback else RunState.STOPPED
+    draft.emit(RunEnded(job_id=run.job_id, run_id=run.run_id, state=state, reason=run.reason))
+    if start:
+        refuse(draft, run.command_id, _start_error(run, live))
+
+
+def _start_error(run: Run, live: list[Worker]) -> StartFailed:
+    reason = run.reason if run.rollback else f"it was stopped while it started: {run.reason}"
+    told = "".join(f"; {node}: {why}" for node, why in sorted(run.failures.items()))
+    return StartFailed(
+        f"job {run.job_id} run {run.run_id} did not start: {reason}{told}",
+        job_id=run.job_id,
+        run_id=run.run_id,
+        reasons=dict(sorted(run.failures.items())),
+        unconfirmed=[w.worker_id for w in live],
+    )
+
+
+def _settle_stop_command(draft: Draft, command: CommandEntry) -> None:
+    ledger = draft.ledger
+    targets = [ledger.workers[w] for w in command.workers if w in ledger.workers]
+    live = [w for w in targets if not w.gone]
+    overdue = command.deadline is not None and draft.now >= command.deadline
+    if any(ledger.answers(w) for w in live) and not overdue:
+        return
+    unconfirmed = [w.worker_id for w in live]
+    stopped = [w for w in command.workers if w not in set(unconfirmed)]
+    reply = StopReply(
+        command_id=command.command_id,
+        job_id=command.job_id,
+        workers=stopped,
+        unconfirmed=unconfirmed,
+    )
+    succeed(draft, command.command_id, reply)
