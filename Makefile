@@ -17,7 +17,7 @@ JOBS  ?= 2
 .NOTPARALLEL:
 
 help:
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -e '/^#/!q' -e 's/^# \{0,1\}//' Makefile
 
 venv: $(STAMP)
 
