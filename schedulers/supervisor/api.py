@@ -81,6 +81,13 @@ class SupervisorGone(SlotbusError):
     retriable = True
 
 
+class StateDirBusy(SlotbusError):
+    """Another supervisor holds this state directory."""
+
+    code = "internal"
+    status = 500
+
+
 class Supervisor(Protocol):
     """One supervisor of one node. Every method is safe to repeat.
 
@@ -90,7 +97,9 @@ class Supervisor(Protocol):
     async def launch(self, spec: WorkerSpec, epoch: int) -> Spawned:
         """Spawns the worker, or answers as before if it already did.
 
-        Raises SpawnRefused (also when the worker already ended or was ever stopped).
+        Raises SpawnRefused: also when the worker already ended or was ever stopped, when
+        the epoch is lower than seen, and when a ``stop_after_s`` is over already because
+        no client renewed (renew first). Raises Invalid for a worker_id that is no id.
         """
         ...
 
@@ -114,8 +123,10 @@ class Supervisor(Protocol):
         """The ends of these workers are in the log: forget them (a tombstone stays)."""
         ...
 
-    async def renew(self) -> None:
-        """A client is here: all ``stop_after_s`` leases count from now."""
+    async def renew(self, age_s: float = 0.0) -> None:
+        """A client is here: all ``stop_after_s`` leases count from ``age_s`` seconds ago
+        (when the heartbeat was sent whose answer is the proof), never from earlier than
+        they already do. The opening of the state directory counts as a renewal."""
         ...
 
     async def output(self, worker_id: str, *, since: int, max_bytes: int) -> OutputTail:
@@ -124,8 +135,8 @@ class Supervisor(Protocol):
         ...
 
     def reports(self) -> AsyncIterator[InventoryRow]:
-        """Every worker's end, once as it happens; first all that are unacknowledged.
-        Ends when the supervisor is closed or gone."""
+        """Every worker's end, once as it happens; first all that are unacknowledged, the
+        oldest first. Ends when the supervisor is closed or gone."""
         ...
 
     async def close(self) -> None:
