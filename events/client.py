@@ -1,0 +1,362 @@
+"""The typed client: commands, queries, events and output of a slotbus over NATS.
+
+What lives here: ``SlotbusClient``, the one door for programs that use a cluster; the
+command line is built on it too. What may not: retries (``events.asking``), reading the
+event stream (``events.following``) and output (``events.tailing``).
+
+    async with SlotbusClient.connect("nats://127.0.0.1:4222") as bus:
+        reply = await bus.start(job_id="wordcount", slots=6)
+        for worker in await bus.workers("wordcount"):
+            print(worker.worker_id, worker.state)
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, TypedDict, TypeVar, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
+from nats.aio.client import Client
+
+from events.asking import Asker, Patience, Query
+from events.codec import convert, decode
+from events.connection import CONNECT_TIMEOUT_S, Access, Hooks, connect
+from events.errors import Internal, Invalid, SlotbusError, UnknownJob
+from events.following import EventRecord, Follower, Start
+from events.ids import ID_RE, Position
+from events.messages import (
+    Command,
+    CordonReq,
+    JobRow,
+    JobsReply,
+    LogLines,
+    NodeReply,
+    NodeRow,
+    NodesReply,
+    QueryJobs,
+    QueryNodes,
+    QueryWorkers,
+    SchedulerConfig,
+    StartPipelineReq,
+    StartReply,
+    StopReply,
+    StopWorkersReq,
+    UncordonReq,
+    WorkerRow,
+    WorkersReply,
+)
+from events.states import RUN_ENDED
+from events.subjects import Subjects
+from events.tailing import LogReader, LogSource
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+DEFAULT_TAIL_BYTES: Final = 64 * 1024
+_LOG_PATIENCE: Final = Patience(absent_s=1.0, query_s=2.0)
+"""Live output must not wait for long while a leader is away."""
+
+C = TypeVar("C", StartPipelineReq, StopWorkersReq, CordonReq, UncordonReq)
+Retrying = Callable[[SlotbusError], None]
+Missing = Callable[[WorkerRow, SlotbusError], None]
+
+
+class StartFields(TypedDict, total=False):
+    """The fields of ``StartPipelineReq``, as keyword arguments of ``start``."""
+
+    job_id: str
+    slots: int
+    name: str
+    program: Any
+    wasm_path: str
+    hash: str
+    run_id: int | None
+    env_vars: dict[str, str]
+    scheduler_config: SchedulerConfig
+    command_id: str | None
+    wait_s: float
+
+
+class StopFields(TypedDict, total=False):
+    """The fields of ``StopWorkersReq`` beside the job, as arguments of ``stop``."""
+
+    run_id: int | None
+    force: bool
+    grace_s: float
+    wait_s: float
+    command_id: str | None
+
+
+def make_command_id() -> str:
+    """A fresh ``command_id``: repeat a command under the same one, never two commands."""
+    return f"c-{secrets.token_hex(8)}"
+
+
+def _no_matter(_row: WorkerRow, _error: SlotbusError) -> None:
+    return None
+
+
+class SlotbusClient:
+    """A cluster, seen from a program. Safe to use from many tasks of one loop.
+
+    Every method raises SlotbusErrors: the ones the leader answers with, and
+    ``NoController``, ``NoAnswer``, ``LinkDown``, ``Denied`` of ``events.asking``.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        root: str = "slotbus",
+        *,
+        patience: Patience | None = None,
+        retrying: Retrying | None = None,
+    ) -> None:
+        """Over a connection of your own, which stays yours to close; ``connect`` makes
+        one. ``retrying`` hears of failed attempts that are repeated."""
+        self.nc = nc
+        self.subjects = Subjects(root)
+        self._asker = Asker(nc, self.subjects, patience=patience, retrying=retrying)
+        self._log_asker = Asker(nc, self.subjects, patience=_LOG_PATIENCE)
+
+    @classmethod
+    def connect(
+        cls,
+        server: str | None = None,
+        root: str = "slotbus",
+        *,
+        name: str = "slotbus client",
+        access: Access | None = None,
+        patience: Patience | None = None,
+        retrying: Retrying | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> Connecting:
+        """``async with`` it, or await it and call ``close`` yourself.
+
+        ``server``: addresses joined by commas; else ``NATS_URL``, else the local default.
+        Raises ConnectionFailed within ``connect_timeout_s`` seconds; afterwards the
+        connection comes back by itself.
+        """
+
+        async def make() -> SlotbusClient:
+            made: list[SlotbusClient] = []
+
+            def denied(error: Exception) -> None:
+                for client in made:
+                    client._asker.denied(error)
+
+            nc = await connect(
+                server or os.environ.get("NATS_URL") or DEFAULT_SERVER,
+                name=name,
+                access=access,
+                hooks=Hooks(denied=denied),
+                connect_timeout_s=connect_timeout_s,
+            )
+            client = cls(nc, root, patience=patience, retrying=retrying)
+            made.append(client)
+            return client
+
+        return Connecting(make)
+
+    async def close(self) -> None:
+        """Closes the connection; what is still asked or read ends with LinkClosed."""
+        await self.nc.close()
+
+    # --- commands -----------------------------------------------------------------------
+
+    async def start(
+        self, request: StartPipelineReq | None = None, /, **fields: Unpack[StartFields]
+    ) -> StartReply:
+        """Starts a run of a job, all or nothing: give a ``StartPipelineReq`` or its
+        fields. Returns when all workers are launched (``wait_s`` 0: when it is accepted).
+
+        Raises NotEnoughSlots, StaleRun, RunActive, StartFailed, Invalid, TooLarge,
+        CommandTimeout (the work goes on: start again under the same ``command_id``).
+        """
+        if (request is None) == (not fields):
+            raise Invalid("give a StartPipelineReq, or its fields")
+        chosen = request or convert(dict(fields), StartPipelineReq)
+        return decode(await self.send(chosen), StartReply)
+
+    async def stop(self, job: str | StopWorkersReq, /, **fields: Unpack[StopFields]) -> StopReply:
+        """Stops a job: give its id and fields, or a ``StopWorkersReq``. Returns when its
+        workers are gone, with those that can't be confirmed.
+
+        Raises UnknownJob, CommandTimeout, Invalid.
+        """
+        if isinstance(job, str):
+            job = convert({"job_id": job, **fields}, StopWorkersReq)
+        elif fields:
+            raise Invalid("give a StopWorkersReq, or a job_id and fields")
+        return decode(await self.send(job), StopReply)
+
+    async def cordon(self, node_id: str) -> NodeReply:
+        """No new workers on this node. Raises UnknownNode."""
+        request = convert({"node_id": node_id}, CordonReq)
+        return decode(await self.send(request), NodeReply)
+
+    async def uncordon(self, node_id: str) -> NodeReply:
+        """New workers are welcome there again. Raises UnknownNode."""
+        request = convert({"node_id": node_id}, UncordonReq)
+        return decode(await self.send(request), NodeReply)
+
+    async def send(self, command: Command) -> bytes:
+        """Like the methods above, for those who want the body of the reply as it came.
+        A missing ``command_id`` is made before the first try, and kept."""
+        if command.command_id is None:
+            command = replace(command, command_id=make_command_id())
+        return await self._asker.ask(command)
+
+    # --- queries ------------------------------------------------------------------------
+
+    async def workers(
+        self, job_id: str | None = None, *, run_id: int | None = None, include_ended: bool = False
+    ) -> list[WorkerRow]:
+        """Workers alive, of one job or of all; ``include_ended``: those remembered too."""
+        query = QueryWorkers(job_id=job_id, run_id=run_id, all=include_ended)
+        pages = await self.pages(query)
+        return [row for page in pages for row in decode(page, WorkersReply).workers]
+
+    async def jobs(self, job_id: str | None = None) -> list[JobRow]:
+        """Jobs with their newest run; an unknown one gives an empty list."""
+        pages = await self.pages(QueryJobs(job_id=job_id))
+        return [row for page in pages for row in decode(page, JobsReply).jobs]
+
+    async def nodes(self, node_id: str | None = None) -> list[NodeRow]:
+        """Nodes with their slots; an unknown one gives an empty list."""
+        pages = await self.pages(QueryNodes(node_id=node_id))
+        return [row for page in pages for row in decode(page, NodesReply).nodes]
+
+    async def pages(self, query: Query) -> list[bytes]:
+        """The bodies of all replies to a query, one for each page."""
+        return await _pages(self._asker, query)
+
+    # --- watching -----------------------------------------------------------------------
+
+    def events(
+        self,
+        *,
+        job_id: str | None = None,
+        node_id: str | None = None,
+        follow: bool = False,
+        since: datetime | Position | int | None = None,
+    ) -> AsyncGenerator[EventRecord]:
+        """The records of the event log that concern a job, a node, or anything at all.
+
+        Each comes once, in order. ``since``: a time, or the position after which to begin
+        (where you stopped reading); None is all that is kept. Without ``follow`` it ends
+        with the last one stored; with it, it goes on through lost links. Iterate inside
+        ``contextlib.aclosing`` where you may leave early.
+
+        Raises NoEvents, Invalid, LinkDown, LinkClosed.
+        """
+        if job_id is not None and node_id is not None:
+            raise Invalid("give a job_id or a node_id, not both", path="node_id")
+        subject = self.subjects.events
+        if job_id is not None:
+            subject = self.subjects.event_job(_plain(job_id, "job_id"))
+        elif node_id is not None:
+            subject = self.subjects.event_node(_plain(node_id, "node_id"))
+        if isinstance(since, datetime):
+            start = Start(time=since)
+        else:
+            start = Start(after=Position(since or 0))
+        stream = self.subjects.event_stream
+        return Follower(self.nc, stream, subject, start=start, follow=follow).records()
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        run_id: int | None = None,
+        follow: bool = False,
+        tail_bytes: int = DEFAULT_TAIL_BYTES,
+        missing: Missing = _no_matter,
+    ) -> AsyncGenerator[LogLines]:
+        """The output of a job's workers, ended ones too: of one run, or of the newest.
+
+        First the stored end, up to ``tail_bytes`` bytes a worker; with ``follow`` then
+        what they write, until the job is over. ``missing`` hears of workers whose node
+        does not answer. Raises UnknownJob and what queries raise.
+        """
+        _plain(job_id, "job_id")
+        askers = [self._asker]
+
+        async def newest() -> JobRow:
+            pages = await _pages(askers[-1], QueryJobs(job_id=job_id))
+            jobs = [row for page in pages for row in decode(page, JobsReply).jobs]
+            if not jobs:
+                raise UnknownJob(f"there is no job {job_id}", job_id=job_id)
+            return jobs[0]
+
+        async def rows() -> list[WorkerRow]:
+            run = run_id if run_id is not None else (await newest()).run_id
+            query = QueryWorkers(job_id=job_id, run_id=run, all=True)
+            pages = await _pages(askers[-1], query)
+            askers[:] = [self._log_asker]  # only the first questions may take their time
+            return [row for page in pages for row in decode(page, WorkersReply).workers]
+
+        async def over() -> bool:
+            job = await newest()
+            return job.state in RUN_ENDED or (run_id is not None and run_id < job.run_id)
+
+        reader = LogReader(
+            self.nc,
+            self.subjects,
+            LogSource(rows, over, missing),
+            job_id=job_id,
+            run_id=run_id,
+            tail_bytes=tail_bytes,
+        )
+        return reader.lines(follow=follow)
+
+
+class Connecting:
+    """A client on its way: awaited it is the client; as a context it is closed at the
+    end."""
+
+    def __init__(self, make: Callable[[], Awaitable[SlotbusClient]]) -> None:
+        self._make = make
+        self._client: SlotbusClient | None = None
+
+    def __await__(self) -> Generator[Any, None, SlotbusClient]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> SlotbusClient:
+        self._client = await self._make()
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+class _Next(Struct):
+    next: str = ""
+
+
+async def _pages(asker: Asker, query: Query) -> list[bytes]:
+    pages: list[bytes] = []
+    while True:
+        body = await asker.ask(query)
+        pages.append(body)
+        cursor = decode(body, _Next).next
+        if not cursor:
+            return pages
+        if cursor == query.cursor:
+            raise Internal("the controller answers with the same page again and again")
+        query = replace(query, cursor=cursor)
+
+
+def _plain(text: str, path: str) -> str:
+    """An id that is safe in a subject. Raises Invalid."""
+    if not ID_RE.match(text):
+        raise Invalid(f"{text!r} is not 1 to 128 of letters, digits, _ and -", path=path)
+    return text

@@ -1,0 +1,248 @@
+"""Reading the published event records, from anywhere in the past and on into the future.
+
+What lives here: a reader of ``SLOTBUS_EVENT`` that survives a lost link, a restarted
+server and its own slowness without a gap, and drops what it has shown before. What may
+not: writing events (the leader does), and what they mean.
+
+A record is published on every subject that it concerns, at least once; readers get it
+once, by its position in the event log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from datetime import datetime
+from typing import ClassVar, Final
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from msgspec import Raw, Struct
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from events.asking import LinkClosed, link_error
+from events.errors import Invalid, SlotbusError
+from events.facts import AnyFact
+from events.ids import Position
+
+IDLE_HEARTBEAT_S: Final = 1.0
+SILENCE_S: Final = 3.0
+"""Without even a heartbeat for so long, the consumer is gone: make another."""
+
+RETRY_S: Final = 0.5
+SETUP_TIMEOUT_S: Final = 5.0
+INACTIVE_S: Final = 30.0
+"""The server forgets our consumer after so long without us."""
+
+MAX_PENDING: Final = 8_192
+REMEMBERED: Final = 8_192
+"""Positions remembered against duplicates; the stream is in order but for a new leader's
+repetition of its predecessor's last few."""
+
+
+class NoEvents(SlotbusError):
+    """There is no stream of events on this server (yet)."""
+
+    code: ClassVar[str] = "no_events"
+    status: ClassVar[int] = 404
+
+
+class EventRecord(Struct, kw_only=True, frozen=True):
+    """A record of the event log as published. ``unknown``: types of facts in it that this
+    version does not know; ``body``: the message as it came, for those who do."""
+
+    position: int
+    at: datetime
+    epoch: int
+    cause: str
+    events: list[AnyFact]
+    unknown: list[str]
+    body: bytes
+
+
+class _Envelope(Struct):
+    position: int
+    at: datetime
+    epoch: int
+    cause: str
+    events: list[Raw]
+
+
+class _Tag(Struct):
+    type: str
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_FACT: Final[msgspec.json.Decoder[AnyFact]] = msgspec.json.Decoder(AnyFact)
+_TAG: Final = msgspec.json.Decoder(_Tag)
+
+
+def decode_event(body: bytes) -> EventRecord:
+    """Reads one message of the event subjects. Raises Invalid where it is none."""
+    facts: list[AnyFact] = []
+    unknown: list[str] = []
+    try:
+        envelope = _ENVELOPE.decode(body)
+        for raw in envelope.events:
+            try:
+                facts.append(_FACT.decode(raw))
+            except msgspec.ValidationError:
+                unknown.append(_TAG.decode(raw).type)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"not a published event record: {error}") from error
+    return EventRecord(
+        position=envelope.position,
+        at=envelope.at,
+        epoch=envelope.epoch,
+        cause=envelope.cause,
+        events=facts,
+        unknown=unknown,
+        body=body,
+    )
+
+
+class Seen:
+    """Which positions were shown, of the last ``REMEMBERED``."""
+
+    def __init__(self, after: int = 0) -> None:
+        self._after = after
+        self._order: deque[int] = deque()
+        self._known: set[int] = set()
+
+    def is_new(self, position: int) -> bool:
+        """Whether it was not asked for before; from now on it was."""
+        if position <= self._after or position in self._known:
+            return False
+        self._order.append(position)
+        self._known.add(position)
+        if len(self._order) > REMEMBERED:
+            gone = self._order.popleft()
+            self._known.discard(gone)
+            self._after = max(self._after, gone)
+        return True
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """From where to read: all that is kept, from a time on, or after a position."""
+
+    time: datetime | None = None
+    after: Position = Position(0)
+
+
+class Follower:
+    """One reader of the event stream; iterate over ``records()`` once."""
+
+    def __init__(
+        self, nc: Client, stream: str, subject: str, *, start: Start, follow: bool
+    ) -> None:
+        self._nc = nc
+        self._stream = stream
+        self._subject = subject
+        self._start = start
+        self._follow = follow
+        self._last_stream_seq = 0
+        self._last_consumer_seq = 0
+        self._found = False
+        self._ended = False
+
+    async def records(self) -> AsyncGenerator[EventRecord]:
+        """Yields each record once, in order. Without ``follow`` it ends with the last one
+        that was stored at the call. Once it has begun, a lost link is waited for. Raises
+        NoEvents, LinkDown, LinkClosed, Invalid."""
+        seen = Seen(self._start.after)
+        async with contextlib.aclosing(self._messages()) as messages:
+            async for message in messages:
+                record = decode_event(message.data)
+                if seen.is_new(record.position):
+                    yield record
+
+    async def _messages(self) -> AsyncGenerator[Msg]:
+        while not self._ended:
+            try:
+                async with contextlib.aclosing(self._one_consumer()) as messages:
+                    async for message in messages:
+                        yield message
+            except nats.errors.Error as error:
+                problem = self._problem(error)
+                if isinstance(problem, LinkClosed) or not self._found:
+                    raise problem from error
+                await asyncio.sleep(RETRY_S)
+
+    def _problem(self, error: nats.errors.Error) -> SlotbusError:
+        if isinstance(error, nats.js.errors.NotFoundError):
+            return NoEvents(
+                "no events are kept on this NATS server: no controller was ever here, "
+                f"or under another root (there is no stream {self._stream})",
+                stream=self._stream,
+            )
+        if isinstance(error, nats.js.errors.Error):
+            return NoEvents(f"events can't be read from this NATS server: {error}")
+        return link_error(error)
+
+    async def _one_consumer(self) -> AsyncGenerator[Msg]:
+        """Messages after the last one seen, until something is missing."""
+        inbox = self._nc.new_inbox()
+        subscription = await self._nc.subscribe(inbox, pending_msgs_limit=MAX_PENDING)
+        try:
+            left = await self._make_consumer(inbox)
+            self._ended = not self._follow and left == 0
+            while not self._ended:
+                message = await self._next(subscription)
+                if message is None:
+                    return
+                meta = message.metadata
+                self._last_stream_seq = meta.sequence.stream
+                self._last_consumer_seq = meta.sequence.consumer
+                left -= 1
+                self._ended = not self._follow and left == 0
+                yield message
+        finally:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def _make_consumer(self, inbox: str) -> int:
+        """Returns how many messages are stored for it."""
+        config = ConsumerConfig(
+            deliver_subject=inbox,
+            ack_policy=AckPolicy.NONE,
+            filter_subject=self._subject,
+            flow_control=True,
+            idle_heartbeat=IDLE_HEARTBEAT_S,
+            inactive_threshold=INACTIVE_S,
+            mem_storage=True,
+            num_replicas=1,
+        )
+        if self._last_stream_seq:
+            config.deliver_policy = DeliverPolicy.BY_START_SEQUENCE
+            config.opt_start_seq = self._last_stream_seq + 1
+        elif self._start.time is not None:
+            config.deliver_policy = DeliverPolicy.BY_START_TIME
+            config.opt_start_time = self._start.time
+        js = self._nc.jetstream(timeout=SETUP_TIMEOUT_S)
+        info = await js.add_consumer(self._stream, config)
+        self._found = True
+        self._last_consumer_seq = 0
+        delivered = info.delivered.consumer_seq if info.delivered else 0
+        return (info.num_pending or 0) + delivered
+
+    async def _next(self, subscription: Subscription) -> Msg | None:
+        """The next message in sequence; None where one is missing or nobody sends."""
+        while True:
+            try:
+                message = await subscription.next_msg(timeout=SILENCE_S)
+            except nats.errors.TimeoutError:
+                return None
+            headers = message.headers or {}
+            if headers.get("Status") != "100" or message.data:
+                follows = message.metadata.sequence.consumer == self._last_consumer_seq + 1
+                return message if follows else None
+            if message.reply:  # flow control: the server waits for this before it sends more
+                await self._nc.publish(message.reply)
+            elif int(headers.get("Nats-Last-Consumer", "0")) > self._last_consumer_seq:
+                return None
