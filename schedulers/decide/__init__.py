@@ -100,6 +100,7 @@ def decide(
         _RULES[type(message)](draft, message)
     except SlotbusError as error:
         draft.answer = error
+    draft.finish()
     return draft
 
 

@@ -15,10 +15,12 @@ from events.errors import (
     Invalid,
     NotEnoughSlots,
     RunActive,
+    SlotbusError,
     StaleRun,
     TooLarge,
     UnknownJob,
     UnknownNode,
+    error_from_wire,
 )
 from events.facts import (
     CommandTaken,
@@ -29,6 +31,7 @@ from events.facts import (
     RunStopping,
 )
 from events.ids import MAX_INT, MAX_WORKERS_A_RUN
+from events.ledger import Ledger
 from events.messages import (
     Command,
     CordonReq,
@@ -92,21 +95,24 @@ def command(draft: Draft, message: Command) -> None:
     draft.joined = command_id
 
 
-def stored_reply(draft: Draft, command_id: str) -> Reply | None:
-    """The reply of a command that ended well, or None."""
-    entry = draft.ledger.commands[command_id]
-    if not entry.done or not entry.ok:
+def outcome_of(ledger: Ledger, command_id: str) -> Reply | SlotbusError | None:
+    """What a command led to, or None while it is pending (or was forgotten)."""
+    entry = ledger.commands.get(command_id)
+    if entry is None or not entry.done:
         return None
-    return msgspec.convert(entry.reply, _REPLIES[entry.kind])
+    if entry.ok:
+        return msgspec.convert(entry.reply, _REPLIES[entry.kind])
+    facts = dict(entry.reply["error"])
+    return error_from_wire(facts.pop("code"), facts.pop("message"), facts)
 
 
-def accepted_reply(draft: Draft, command_id: str) -> Reply:
+def accepted_reply(ledger: Ledger, command_id: str) -> Reply:
     """What is known of a command whose sender does not want to wait."""
-    entry = draft.ledger.commands[command_id]
+    entry = ledger.commands[command_id]
     if entry.kind == "start":
-        for run in draft.ledger.runs_of(entry.job_id, entry.run_id):
-            return start_reply(draft, run)
-    live = [w for w in entry.workers if not draft.ledger.workers[w].gone]
+        for run in ledger.runs_of(entry.job_id, entry.run_id):
+            return start_reply(ledger, run)
+    live = [w for w in entry.workers if not ledger.workers[w].gone]
     return StopReply(
         command_id=command_id,
         job_id=entry.job_id,

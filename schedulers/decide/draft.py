@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from events.errors import SlotbusError
-from events.facts import AnyFact, CommandDone, Record
+from events.facts import AnyFact, Record
 from events.ledger import Ledger
 from events.messages import Stamp
 from events.pulse import Pulse
@@ -24,9 +24,9 @@ class Rules(Struct, frozen=True, kw_only=True):
     ``start_timeout_s``: by then all workers of a start are launched, or it has failed.
     ``stop_timeout_s``: on top of a stop's grace; by then workers not seen gone are
     reported as unconfirmed. ``per_worker``: the most slots a worker gets (None: no limit).
-    ``worker_command``: what a worker executes where neither the job nor
-    its node says so. ``local_node``: the node that is this machine itself and needs no
-    heartbeat ("" for backends with agents). ``remembered_*``: how much of what ended the ledger keeps.
+    ``worker_command``: what a worker executes where neither the job nor its node says so.
+    ``local_node``: the node that is this machine itself and needs no heartbeat ("" for
+    backends with agents). ``remembered_*``: how much of what ended the ledger keeps.
     """
 
     heartbeat_s: float = 5.0
@@ -76,6 +76,7 @@ class Draft:
         self.answer: Reply | SlotbusError | None = None
         self.joined: str | None = None
         """The command whose outcome is the answer."""
+        self.record: Record | None = None
         self._made = 0
 
     def emit(self, fact: AnyFact) -> None:
@@ -102,13 +103,10 @@ class Draft:
             position=self.ledger.position + 1,
         )
 
-    def finish(self) -> Record | None:
-        """The record of this decision, or None where nothing happened."""
-        if not self.events:
-            return None
-        self.ledger.close_record(self.now)
-        return Record(at=self.now, epoch=self.epoch, cause=self.cause, events=self.events)
-
-    def done(self) -> list[CommandDone]:
-        """The outcomes that this decision settles."""
-        return [fact for fact in self.events if isinstance(fact, CommandDone)]
+    def finish(self) -> None:
+        """Closes the record of this decision, where anything happened."""
+        if self.events:
+            self.ledger.close_record(self.now)
+            self.record = Record(
+                at=self.now, epoch=self.epoch, cause=self.cause, events=self.events
+            )

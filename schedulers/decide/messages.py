@@ -39,12 +39,18 @@ class Launch(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
+    """``orphan``: the ledger has the worker as over, its node shows it alive."""
+
     order: StopOrder
+    orphan: bool = False
 
 
 class TakeInventory(Struct, frozen=True):
+    """Ask a node what it runs; that raises the epoch it has seen."""
+
     node_id: str
     incarnation: str
+    epoch: int
 
 
 class Acknowledge(Struct, frozen=True):

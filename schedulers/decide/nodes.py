@@ -132,7 +132,7 @@ def ask(draft: Draft, node: Node) -> None:
         if beat.asked_at is not None and draft.now - beat.asked_at < ASK_AGAIN:
             return
         beat.asked_at = draft.now
-    draft.effect(TakeInventory(node.node_id, node.incarnation))
+    draft.effect(TakeInventory(node.node_id, node.incarnation, draft.epoch))
 
 
 def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:

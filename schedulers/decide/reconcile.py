@@ -135,6 +135,7 @@ def _orphan(draft: Draft, node: Node, row: InventoryRow, known: Worker | None) -
                 force=False,
                 grace_s=draft.rules.rollback_grace_s,
                 epoch=draft.epoch,
-            )
+            ),
+            orphan=True,
         )
     )

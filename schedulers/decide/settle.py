@@ -20,6 +20,7 @@ from events.facts import (
     WorkerAssigned,
     WorkerStopping,
 )
+from events.ledger import Ledger
 from events.messages import PlacedWorker, StartReply, StopReply
 from events.states import NodeState, RunState, WorkerState
 from schedulers.decide.draft import Draft
@@ -161,9 +162,9 @@ def succeed(draft: Draft, command_id: str, reply: Reply) -> None:
     draft.emit(CommandDone(command_id=command_id, ok=True, reply=msgspec.to_builtins(reply)))
 
 
-def start_reply(draft: Draft, run: Run) -> StartReply:
+def start_reply(ledger: Ledger, run: Run) -> StartReply:
     """The workers of a run that were placed and not found unable to run."""
-    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
+    workers = [ledger.workers[worker_id] for worker_id in run.workers]
     return StartReply(
         command_id=run.command_id,
         job_id=run.job_id,
@@ -203,7 +204,7 @@ def _settle_starting(draft: Draft, run: Run) -> None:
     elif all(w.launched for w in workers if not w.gone):
         draft.emit(RunRunning(job_id=run.job_id, run_id=run.run_id))
         if run.command_id in draft.ledger.pending:
-            succeed(draft, run.command_id, start_reply(draft, run))
+            succeed(draft, run.command_id, start_reply(draft.ledger, run))
 
 
 def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
