@@ -91,15 +91,22 @@ class Run(Struct, kw_only=True, omit_defaults=True):
 
 
 class Job(Struct, kw_only=True, omit_defaults=True):
-    """All runs of a job that are remembered, oldest first."""
+    """The runs of a job that are remembered, oldest first; run_ids only grow."""
 
     job_id: str
     name: str
-    runs: dict[int, Run] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def current(self) -> Run:
-        return self.runs[max(self.runs)]
+        return self.runs[-1]
+
+    def run(self, run_id: int) -> Run:
+        """Raises KeyError for a run that is not remembered."""
+        for run in reversed(self.runs):
+            if run.run_id == run_id:
+                return run
+        raise KeyError(run_id)
 
 
 class CommandEntry(Struct, kw_only=True, omit_defaults=True):

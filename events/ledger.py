@@ -113,11 +113,11 @@ class Ledger:
         if job is None:
             return iter(())
         if run_id is None:
-            return iter(list(job.runs.values()))
-        return iter([job.runs[run_id]] if run_id in job.runs else [])
+            return iter(list(job.runs))
+        return iter([run for run in job.runs if run.run_id == run_id])
 
     def run_of(self, worker: Worker) -> Run:
-        return self.jobs[worker.job_id].runs[worker.run_id]
+        return self.jobs[worker.job_id].run(worker.run_id)
 
     def answers(self, worker: Worker) -> bool:
         """Whether the worker's node is there to say what became of it."""
@@ -265,7 +265,7 @@ class Ledger:
         self.state.highest_run[fact.job_id] = fact.run_id
         job = self.jobs.setdefault(fact.job_id, Job(job_id=fact.job_id, name=fact.name))
         job.name = fact.name
-        job.runs[fact.run_id] = Run(
+        run = Run(
             job_id=fact.job_id,
             run_id=fact.run_id,
             command_id=fact.command_id,
@@ -280,16 +280,17 @@ class Ledger:
             env_vars=fact.env_vars,
             scheduler_config=fact.scheduler_config,
         )
+        job.runs.append(run)
 
     def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
-        run = self.jobs[fact.job_id].runs[fact.run_id]
+        run = self.jobs[fact.job_id].run(fact.run_id)
         who = f"{fact.job_id}/{fact.run_id}"
         run.state = step(RUN_TABLE, who, run.state, happening, target)
         run.since = at
         return run
 
     def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
-        run = self.jobs[fact.job_id].runs[fact.run_id]
+        run = self.jobs[fact.job_id].run(fact.run_id)
         run.attempt = fact.attempt
         if run.state is RunState.WAITING:
             self._run_moved(fact, RunState.STARTING, "run_placed", at)
@@ -307,10 +308,13 @@ class Ledger:
         run.program, run.env_vars = Raw(b"{}"), {}
 
     def _run_forgotten(self, fact: f.RunForgotten, at: datetime, epoch: int) -> None:
-        self._forget_run(self.jobs[fact.job_id].runs.pop(fact.run_id))
+        job = self.jobs[fact.job_id]
+        run = job.run(fact.run_id)
+        self._forget_run(run)
+        job.runs.remove(run)
 
     def _job_forgotten(self, fact: f.JobForgotten, at: datetime, epoch: int) -> None:
-        for run in self.jobs.pop(fact.job_id).runs.values():
+        for run in self.jobs.pop(fact.job_id).runs:
             self._forget_run(run)
 
     def _forget_run(self, run: Run) -> None:

@@ -28,7 +28,7 @@ from schedulers.decide.messages import (
     StopAnswered,
     TakeInventory,
 )
-from schedulers.launcher import Launcher, LaunchRefused, Unreachable
+from schedulers.launcher import Fenced, Launcher, LaunchRefused, Unreachable
 
 AT_ONCE: Final = 128
 """Effects of one kind that are under way at the same time; the others wait."""
@@ -135,6 +135,10 @@ class Dispatcher:
                 return Launched(what.worker_id, what.incarnation, pid=ack.pid, seq=ack.seq)
             except LaunchRefused as error:
                 return LaunchFailed(what.worker_id, error.message)
+            except Fenced:
+                # An earlier try may have started it: the node's inventory will tell.
+                self.outcomes["Fenced"] += 1
+                return None
             except Unreachable as error:
                 if loop.time() >= deadline:
                     return LaunchUncertain(what.worker_id, error.message)
@@ -147,9 +151,9 @@ class Dispatcher:
             try:
                 answer = await self._launcher.signal(effect.order, TRY_S)
                 return StopAnswered(effect.order.worker_id, answer.state)
-            except LaunchRefused:
+            except (Fenced, LaunchRefused):
                 # Another incarnation or a newer leader is there; its inventory will tell.
-                self.outcomes["StopRefused"] += 1
+                self.outcomes["Fenced"] += 1
                 return None
             except Unreachable:
                 pause = await _back_off(pause)
@@ -162,7 +166,7 @@ class Dispatcher:
             taken = await self._launcher.inventory(
                 effect.node_id, effect.incarnation, effect.epoch, TRY_S
             )
-        except (LaunchRefused, Unreachable, NotLeader) as error:
+        except (Fenced, LaunchRefused, Unreachable, NotLeader) as error:
             return InventoryFailed(effect.node_id, error.message)
         return InventoryTaken(effect.node_id, taken)
 

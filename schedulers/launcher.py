@@ -70,6 +70,14 @@ class LaunchRefused(SlotbusError):
     status = 500
 
 
+class Fenced(SlotbusError):
+    """The node obeys a newer leader, or is another incarnation by now: this order is void,
+    and says nothing about what an earlier one like it did."""
+
+    code = "not_leader"
+    status = 503
+
+
 class Unreachable(SlotbusError):
     """No answer in time: nothing is known about whether it was done. Ask again."""
 
@@ -82,19 +90,18 @@ class Launcher(Protocol):
     """Every method is idempotent; each has its own deadline, in seconds."""
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
-        """Starts a worker. Raises LaunchRefused, Unreachable."""
+        """Starts a worker. Raises LaunchRefused, Fenced, Unreachable."""
         ...
 
     async def signal(self, order: StopOrder, timeout_s: float) -> AgentStopReply:
-        """Begins to stop a worker; its end comes as a report. Raises LaunchRefused (a
-        higher epoch or another incarnation is there), Unreachable."""
+        """Begins to stop a worker; its end comes as a report. Raises Fenced, LaunchRefused,
+        Unreachable."""
         ...
 
     async def inventory(
         self, node_id: str, incarnation: str, epoch: int, timeout_s: float
     ) -> InventoryReply:
-        """Raises the node's epoch and lists its workers. Raises LaunchRefused,
-        Unreachable."""
+        """Raises the node's epoch and lists its workers. Raises Fenced, Unreachable."""
         ...
 
     def reports(self) -> AsyncIterator[WorkerFinishedReq]:

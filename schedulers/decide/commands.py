@@ -166,7 +166,7 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
             scheduler_config=config,
         )
     )
-    put_workers(draft, ledger.jobs[request.job_id].runs[run_id], plan)
+    put_workers(draft, ledger.jobs[request.job_id].run(run_id), plan)
 
 
 def _room(

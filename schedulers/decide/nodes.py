@@ -91,7 +91,8 @@ def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> 
         raise DuplicateNode(
             f"a newer agent holds node id {request.node_id}: give one of them another", **facts
         )
-    if not known.expired and known.machine_id != request.machine_id:
+    alive = not known.expired if known.watched else bool(draft.ledger.live_on(known.node_id))
+    if alive and known.machine_id != request.machine_id:
         raise DuplicateNode(
             f"node id {request.node_id} is held by an agent on another machine, which is "
             "alive: choose another id, or stop it and wait for its expiry",

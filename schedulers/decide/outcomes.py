@@ -122,7 +122,7 @@ def _forget(draft: Draft) -> None:
     if len(done) > rules.remembered_commands:
         draft.emit(CommandForgotten(command_ids=done[: len(done) - rules.remembered_commands]))
     for job in list(ledger.jobs.values()):
-        for run in list(job.runs.values())[: -rules.remembered_runs]:
+        for run in job.runs[: -rules.remembered_runs]:
             if run.ended and not ledger.live_of(job.job_id, run.run_id):
                 draft.emit(RunForgotten(job_id=job.job_id, run_id=run.run_id))
     over = [j for j in ledger.jobs.values() if j.current.ended and not ledger.live_of(j.job_id)]

@@ -26,7 +26,7 @@ from events.messages import (
     WorkerFinishedReq,
 )
 from events.subjects import Subjects
-from schedulers.launcher import Assignment, LaunchAck, LaunchRefused, StopOrder, Unreachable
+from schedulers.launcher import Assignment, Fenced, LaunchAck, LaunchRefused, StopOrder, Unreachable
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -57,12 +57,12 @@ class NatsLauncher:
     async def inventory(
         self, node_id: str, incarnation: str, epoch: int, timeout_s: float
     ) -> InventoryReply:
-        """Raises the node's epoch and lists its workers. Raises LaunchRefused where another
+        """Raises the node's epoch and lists its workers. Raises Fenced where another
         incarnation answers, Unreachable."""
         message = AgentInventory(epoch=epoch)
         reply = await self._ask(node_id, "inventory", message, InventoryReply, timeout_s)
         if reply.incarnation != incarnation:
-            raise LaunchRefused(
+            raise Fenced(
                 f"node {node_id} is {reply.incarnation} by now, not {incarnation}",
                 node_id=node_id,
                 incarnation=reply.incarnation,
@@ -119,6 +119,8 @@ def _refused(node_id: str, refusal: SlotbusError) -> SlotbusError:
     if isinstance(refusal, _UNSETTLED):
         return _unreachable(node_id, refusal.message)
     facts = {**refusal.facts, "node_id": node_id, "refusal": refusal.code}
+    if facts.keys() & {"epoch_seen", "incarnation"}:
+        return Fenced(refusal.message, **facts)
     return LaunchRefused(refusal.message, **facts)
 
 
