@@ -281,6 +281,7 @@ class LocalSupervisor:
                 reason = f"no client renewed its lease for {lease:g} s"
                 workers.begin_stop(worker, grace_s=LEASE_GRACE_S, reason=reason, asked=False)
         try:
+            self.reap_strays()
             self._outputs.rotate(worker.born.worker_id for worker in living)
             self._memory.tidy()
         except OSError as error:

@@ -37,14 +37,19 @@ PASSED_ON: Final = frozenset(
 PROGRAM_FILE: Final = "program.json"
 
 
+def passed_on(own: Mapping[str, str]) -> dict[str, str]:
+    """What workers see of the supervisor's own environment."""
+    return {k: v for k, v in own.items() if k in PASSED_ON or k.startswith("LC_")}
+
+
 def worker_environment(
-    spec: WorkerSpec, own: Mapping[str, str], supervisor_id: str, folder: Path
+    spec: WorkerSpec, inherited: Mapping[str, str], supervisor_id: str, folder: Path
 ) -> dict[str, str]:
     """The whole environment of a worker; a large program is written to its folder.
 
     Raises OSError, and UnicodeDecodeError for a program that is not UTF-8.
     """
-    environment = {k: v for k, v in own.items() if k in PASSED_ON or k.startswith("LC_")}
+    environment = dict(inherited)
     environment |= {
         name: value
         for name, value in spec.env_vars.items()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from schedulers.supervisor.process_tree import (
@@ -102,6 +102,8 @@ def reap_strays(mains: Iterable[ProcessId], *, kill: bool) -> None:
     orphan, and with ``kill`` ends the living ones (no worker is left that they may be of).
     """
     known = {main.pid for main in mains}
+    if not _worth_a_walk(known, kill=kill):
+        return
     me = os.getpid()
     for row in read_table().values():
         if row.parent != me or row.id.pid in known:
@@ -111,3 +113,13 @@ def reap_strays(mains: Iterable[ProcessId], *, kill: bool) -> None:
         elif not row.alive:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(row.id.pid, os.WNOHANG)
+
+
+def _worth_a_walk(mains: Collection[int], *, kill: bool) -> bool:
+    """False without children, or when none has ended that is not a worker. (A worker that
+    ended may stand before an orphan in the kernel's list; the next look finds it.)"""
+    try:
+        first = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return kill or (first is not None and first.si_pid not in mains)

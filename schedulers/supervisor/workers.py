@@ -41,6 +41,7 @@ class Workers:
         self._state = memory.state
         self._outputs = outputs
         self._workdir = workdir
+        self._passed_on = spawn.passed_on(os.environ)
         self._changed = changed
         self._boot = boot_id()
         self._owner_of = Ownership(memory.state.supervisor_id)
@@ -102,7 +103,9 @@ class Workers:
 
     def _start_process(self, spec: WorkerSpec) -> subprocess.Popen[bytes]:
         folder = self._outputs.create(spec.worker_id)
-        environment = spawn.worker_environment(spec, os.environ, self._state.supervisor_id, folder)
+        environment = spawn.worker_environment(
+            spec, self._passed_on, self._state.supervisor_id, folder
+        )
         fd = self._outputs.open_for_worker(spec.worker_id)
         try:
             return spawn.spawn(spec.command, environment, self._workdir, fd)
