@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 import structlog
@@ -30,8 +30,8 @@ from schedulers.node.presence import Presence
 from schedulers.node.roster import LIVE, Roster
 from schedulers.node.stats import AgentStats
 from schedulers.shipping import LogShipper
-from schedulers.supervisor.api import Inventory, Supervisor
-from schedulers.supervisor.client import ensure_supervisor
+from schedulers.supervisor.api import Inventory
+from schedulers.supervisor.starter import ensure_supervisor
 
 ANSWER_TIMEOUT_S: Final = 5.0
 """What was taken before the agent leaves gets this long to be answered."""
@@ -62,16 +62,9 @@ async def run_agent(
     check_agent(config)
     state_dir = state_dir_of(config)
     with StateDirLock(state_dir):
-        identity = make_identity(node_id_of(config), state_dir)
-        chosen = ensure or _ensure_in(state_dir)
+        identity = make_identity(node_id_of(config), state_dir, config.machine_id)
+        chosen = ensure or partial(ensure_supervisor, state_dir, identity.node_id)
         await _Agent(config, identity, chosen, stats or AgentStats(), ready).run(stop)
-
-
-def _ensure_in(state_dir: Path) -> Ensure:
-    async def ensure() -> Supervisor:
-        return await ensure_supervisor(state_dir)
-
-    return ensure
 
 
 class _Agent:
@@ -155,6 +148,8 @@ class _Agent:
                 await self._leave()
                 for task in tasks:
                     task.cancel()
+            if self._config.stop_workers_on_exit:
+                await self._keeper.shutdown()
         finally:
             await self._keeper.close()
         _log.info("agent has left", node_id=self._identity.node_id)
@@ -174,10 +169,9 @@ class _Agent:
         """
         grace_s = self._config.exit_grace_s
         async with asyncio.timeout(grace_s + REPORT_TIMEOUT_S):
-            supervisor = await self._keeper.get()
             live = [row for row in (await self._keeper.inventory()).workers if row.state in LIVE]
             for row in live:
-                await supervisor.stop(
+                await self._keeper.stop(
                     row.worker_id, force=False, grace_s=grace_s, epoch=self._keeper.epoch
                 )
             while live:

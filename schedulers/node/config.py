@@ -31,7 +31,8 @@ class AgentConfig(Struct, kw_only=True, frozen=True):
     ``slots``: what the node offers. ``state_dir``: where its supervisor lives, of this node
     alone; empty means a folder under the user's state directory. ``worker_command``: what a
     worker runs where its job does not say. ``addr``: what the node tells others about where
-    it is; empty means the host's name. ``http``: HOST:PORT of the operators' pages, ``off``
+    it is; empty means the host's name. ``machine_id``: agents of one node_id on different
+    machines are kept apart by it; empty means the machine's own. ``http``: HOST:PORT of the operators' pages, ``off``
     for none. ``stop_workers_on_exit``: workers end with the agent instead of staying with
     the supervisor; ``exit_grace_s`` is what they then get between TERM and KILL.
     """
@@ -44,6 +45,7 @@ class AgentConfig(Struct, kw_only=True, frozen=True):
     state_dir: str = ""
     worker_command: list[str] = []
     addr: str = ""
+    machine_id: str = ""
     http: str | None = None
     stop_workers_on_exit: bool = False
     exit_grace_s: PositiveSeconds = 10.0

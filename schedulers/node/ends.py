@@ -146,5 +146,4 @@ class EndReporter:
             raise Unanswered(f"acknowledged under epoch {reply.epoch}, which is over")
 
     async def _acknowledge(self, row: InventoryRow) -> None:
-        supervisor = await self._keeper.get()
-        await supervisor.acknowledge([row.worker_id])
+        await self._keeper.acknowledge(row.worker_id)

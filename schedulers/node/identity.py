@@ -82,12 +82,15 @@ class StateDirLock:
             self._fd = -1
 
 
-def make_identity(node_id: str, state_dir: Path, machine_file: Path = MACHINE_ID) -> Identity:
-    """A new incarnation of this node. Raises StateDirUnusable."""
+def make_identity(node_id: str, state_dir: Path, machine: str = "") -> Identity:
+    """A new incarnation of this node, on ``machine`` (empty: find out).
+
+    Raises StateDirUnusable.
+    """
     return Identity(
         node_id=node_id,
         incarnation=new_incarnation(time.time_ns() // 1_000_000),
-        machine_id=machine_id(state_dir, machine_file),
+        machine_id=machine or machine_id(state_dir),
     )
 
 

@@ -29,7 +29,7 @@ from schedulers.node.keeper import Keeper
 from schedulers.node.roster import LIVE, Roster
 from schedulers.node.stats import AgentStats
 from schedulers.shipping import LogShipper, stored_tail
-from schedulers.supervisor.api import Supervisor, WorkerSpec
+from schedulers.supervisor.api import WorkerSpec
 
 ACCEPTED_WAIT_S: Final = 2.0
 """An inventory asked for while our registration is on its way waits this long for it."""
@@ -82,18 +82,16 @@ class Orders:
         if self._is_for_another(order.incarnation):
             return None
         self._fence(order.epoch)
-        supervisor = await self._keeper.get()
         if order.incarnation != self._identity.incarnation:
-            return await self._start_for_former_self(supervisor, order)
+            return await self._start_for_former_self(order)
         if not self._roster.holds(order.worker_id):
-            await self._admit(supervisor, order)
+            await self._admit(order)
         self._roster.reserve(order.worker_id, order.slots)
         try:
-            spawned = await supervisor.launch(self._spec(order), order.epoch)
+            spawned = await self._keeper.launch(self._spec(order), order.epoch)
         finally:
             self._roster.release(order.worker_id)
         self._roster.launched(order.worker_id, order.slots, spawned.seq)
-        self._keeper.saw(order.epoch)
         self._shipper.follow(order.worker_id, order.job_id, order.run_id)
         self._stats.starts += 1
         _log.info(
@@ -113,11 +111,9 @@ class Orders:
         self._fence(order.epoch)
         if order.incarnation != self._identity.incarnation:
             raise self._other_incarnation(order.incarnation)
-        supervisor = await self._keeper.get()
-        reply = await supervisor.stop(
+        reply = await self._keeper.stop(
             order.worker_id, force=order.force, grace_s=order.grace_s, epoch=order.epoch
         )
-        self._keeper.saw(order.epoch)
         self._stats.stops += 1
         _log.info(
             "worker is being stopped" if reply.state == "stopping" else "nothing to stop",
@@ -145,7 +141,7 @@ class Orders:
     async def _on_logs(self, body: bytes) -> Reply:
         return await stored_tail(self._keeper, decode(body, AgentLogs))
 
-    async def _admit(self, supervisor: Supervisor, order: AgentStart) -> None:
+    async def _admit(self, order: AgentStart) -> None:
         """Raises the refusal of a worker that can't be taken, once it can never run. What
         the roster says is looked at again with the supervisor before that."""
         if self._refusal(order) is None:
@@ -155,7 +151,7 @@ class Orders:
             return
         refusal = self._refusal(order)
         if refusal is not None:
-            await self._bury(supervisor, order)
+            await self._bury(order)
             raise refusal
 
     def _refusal(self, order: AgentStart) -> StartFailed | NotEnoughSlots | None:
@@ -170,19 +166,19 @@ class Orders:
             return NotEnoughSlots(order.slots - free, free, node_id=self._identity.node_id)
         return None
 
-    async def _start_for_former_self(self, supervisor: Supervisor, order: AgentStart) -> Reply:
+    async def _start_for_former_self(self, order: AgentStart) -> Reply:
         """An order for the agent we were before: true if the worker came to run, else
         refused and made true."""
         inventory = await self._keeper.inventory()
         for row in inventory.workers:
             if row.worker_id == order.worker_id and row.state in LIVE and row.pid is not None:
                 return AgentStartReply(pid=row.pid, seq=inventory.seq)
-        await self._bury(supervisor, order)
+        await self._bury(order)
         raise self._other_incarnation(order.incarnation)
 
-    async def _bury(self, supervisor: Supervisor, order: AgentStart) -> AgentStopReply:
+    async def _bury(self, order: AgentStart) -> AgentStopReply:
         """The worker doesn't run; from now on it never will."""
-        return await supervisor.stop(order.worker_id, force=True, grace_s=0.0, epoch=order.epoch)
+        return await self._keeper.stop(order.worker_id, force=True, grace_s=0.0, epoch=order.epoch)
 
     def _is_for_another(self, incarnation: str) -> bool:
         """Whether an agent that started after us, under our name, is meant: answering would

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -124,7 +125,7 @@ class Presence:
             task_slots=self._config.slots,
             incarnation=self._identity.incarnation,
             machine_id=self._identity.machine_id,
-            addr=self._config.addr or self._identity.machine_id.rpartition("/")[2],
+            addr=self._config.addr or socket.gethostname(),
             labels=self._config.labels,
             version=self._version,
             workers=inventory.workers,
@@ -168,8 +169,7 @@ class Presence:
             raise Unanswered(f"the answer is of epoch {epoch}, {self._keeper.epoch} was seen")
         if epoch > self._keeper.epoch:
             await self._keeper.inventory(epoch)
-        supervisor = await self._keeper.get()
-        await supervisor.renew(max(0.0, _now() - sent_at))
+        await self._keeper.renew(max(0.0, _now() - sent_at))
 
     async def _ask(self, verb: str, request: msgspec.Struct, kind: type[R]) -> R:
         """Raises SlotbusError."""
