@@ -105,7 +105,7 @@ async def _start(command: list[str]) -> str:
     return ""
 
 
-def _command(state_dir: Path, node_id: str, workdir: Path | None, idle_exit_s: float) -> list[str]:
+def _command(state_dir: Path, node_id: str, settings: Settings, idle_exit_s: float) -> list[str]:
     return [
         sys.executable,
         "-P",  # a person's folder must not shadow our modules
