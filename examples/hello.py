@@ -2,14 +2,12 @@
 
 import os
 import signal
-import sys
 import threading
 
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
 me, slots = os.environ["SLOTBUS_WORKER_ID"], int(os.environ["SLOTBUS_SLOTS"])
-sys.stdout.write(f"{me}: {slots} slots, program {os.environ.get('SLOTBUS_PROGRAM')}\n")
-sys.stdout.flush()
+print(f"{me}: {slots} slots, program {os.environ['SLOTBUS_PROGRAM']}", flush=True)
 stop.wait()
-sys.stdout.write(f"{me}: ended as asked\n")
+print(f"{me}: ended as asked", flush=True)
