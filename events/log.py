@@ -28,7 +28,8 @@ class LogConflict(LogError):
 
 
 class LogUnsettled(LogError):
-    """Within the time given it could not be learnt whether the append was stored."""
+    """Within the time given it could not be learnt whether the append was stored, or the
+    log could not be reached."""
 
 
 class LogFull(LogError):
@@ -44,32 +45,59 @@ class LogLost(LogError):
     """The log ends before a position that was acknowledged, or is another log."""
 
 
+class LogPurged(LogError):
+    """The records asked for were purged behind a snapshot: the oldest left is ``first``."""
+
+
 class EventLog(Protocol):
     """Records in order, appended by one writer at a time, under compare-and-swap.
 
-    Read to the end before the first append: that tells the log where its end is.
+    What a caller knows of the log is a position; reading after a position that the log
+    has not reached, or never had, is how loss is noticed.
     """
 
-    async def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
-        """Yields what is stored after a position, oldest first, in batches, up to the end
-        found at the call. Raises LogUnreadable, LogUnsettled (not reachable), LogLost."""
+    def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+        """Yields what is stored after a position, oldest first, in batches of one to
+        READ_BATCH records, up to the end found at the call; may run beside an append.
+
+        Raises LogUnreadable, LogUnsettled (not reachable), LogPurged, and LogLost if the
+        log ends before ``after``.
+        """
         ...
-        yield []
 
     async def append(
         self, records: Sequence[Record], *, expected: Position, timeout_s: float
     ) -> None:
-        """Stores all the records or none, if the log still ends at ``expected``.
+        """Stores all the records, if the log still ends at ``expected``.
 
-        Returns once they are durable. Call it with one append in flight. Raises
-        LogConflict, LogUnsettled (after ``timeout_s`` seconds), LogFull. After
-        LogUnsettled the log is to be read again before the next append.
+        Returns once they are durable; appends wait for one another. After LogFull and
+        TooLarge (one record is over the store's limit) nothing was stored. After
+        LogConflict, LogUnsettled (``timeout_s`` seconds are over) or a cancellation the
+        first few may be stored, each whole: read the log again. Raises LogLost too.
         """
         ...
 
     async def close(self) -> None:
-        """Lets go of files and connections made by this log."""
+        """Lets go of files and connections made by this log. A closed log is done with."""
         ...
+
+
+def conflict(expected: int, found: int) -> LogConflict:
+    """The error of a writer whose idea of the log's end is wrong."""
+    return LogConflict(
+        f"the log ends at {found}, not at {expected}: another writer was here",
+        expected=expected,
+        found=found,
+    )
+
+
+def lost(after: int, found: int) -> LogLost:
+    """The error of a reader who knows of more records than the log has."""
+    return LogLost(
+        f"the log ends at {found}, before the known position {after}: its tail was lost",
+        expected=after,
+        found=found,
+    )
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -78,24 +106,44 @@ _DECODER: Final = msgspec.json.Decoder(Record)
 
 def encode_record(record: Record) -> bytes:
     """The one line of JSON a record is, without the line's end."""
-    return _ENCODER.encode(record)
+    line = _ENCODER.encode(record)
+    if b"\n" in line:  # a program's raw JSON, written over several lines
+        line = msgspec.json.format(line, indent=-1)
+    return line
 
 
 def decode_record(line: bytes | memoryview, position: Position) -> Record:
     """Reads what ``encode_record`` wrote. Raises LogUnreadable, naming the position."""
     try:
         record = _DECODER.decode(line)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_newer(_version(line), position)
         raise LogUnreadable(
             f"record {position} of the event log can't be read: {error}", position=position
         ) from error
-    if record.v > SCHEMA_VERSION:
+    _refuse_newer(record.v, position)
+    return record
+
+
+class _Versioned(msgspec.Struct):
+    v: int = SCHEMA_VERSION
+
+
+def _version(line: bytes | memoryview) -> int:
+    """The schema version of a record that may say things unknown here."""
+    try:
+        return msgspec.json.decode(line, type=_Versioned).v
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return SCHEMA_VERSION
+
+
+def _refuse_newer(version: int, position: Position) -> None:
+    if version > SCHEMA_VERSION:
         raise LogUnreadable(
-            f"record {position} has schema version {record.v}; this slotbus reads up to "
+            f"record {position} has schema version {version}; this slotbus reads up to "
             f"{SCHEMA_VERSION}: upgrade it",
             position=position,
         )
-    return record
 
 
 class MemoryLog:
@@ -106,6 +154,8 @@ class MemoryLog:
 
     async def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
         end = len(self._lines)
+        if after > end:
+            raise lost(after, end)
         for start in range(after, end, READ_BATCH):
             stop = min(start + READ_BATCH, end)
             yield [
@@ -118,11 +168,7 @@ class MemoryLog:
     ) -> None:
         found = len(self._lines)
         if found != expected:
-            raise LogConflict(
-                f"the log ends at {found}, not at {expected}: another writer was here",
-                expected=expected,
-                found=found,
-            )
+            raise conflict(expected, found)
         self._lines.extend([encode_record(record) for record in records])
 
     async def close(self) -> None:
