@@ -29,6 +29,8 @@ RECONNECT_WAIT_S: Final = 0.5
 PING_INTERVAL_S: Final = 10
 """A silent peer is noticed after three of these; nats-py's own default takes six minutes."""
 
+FLUSH_TIMEOUT_S: Final = 5
+
 Why: TypeAlias = Literal["refused", "auth", "tls", "no_such_host", "timeout", "setup", "other"]
 
 _ADVICE: Final[dict[Why, str]] = {
@@ -197,6 +199,17 @@ async def connect(
     await _first_connect(link, connecting, connect_timeout_s, shown)
     link.made = True
     return link.nc
+
+
+async def flushed(nc: Client, timeout_s: int = FLUSH_TIMEOUT_S) -> None:
+    """Waits until the server has taken all that was sent or subscribed so far.
+
+    Twice, since nats-py (2.16) writes the PING of a flush ahead of what is still in its own
+    buffer: one flush says nothing about the subscription made right before it. Raises
+    nats.errors.Error.
+    """
+    await nc.flush(timeout_s)
+    await nc.flush(timeout_s)
 
 
 async def _first_connect(
