@@ -71,3 +71,7 @@ def _version() -> str:
     from importlib.metadata import version  # slow to import, needed by this one option
 
     return version(DISTRIBUTION)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

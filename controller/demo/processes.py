@@ -50,6 +50,10 @@ class Processes:
         self.mark = folder.name
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
+    def marked(self) -> dict[str, str]:
+        """What a process needs in its environment to be known as one of ours."""
+        return {MARK: self.mark}
+
     def start(self, name: str, arguments: list[str], settings: Mapping[str, str]) -> int:
         """Starts `slotbus` with these arguments and `SLOTBUS_CFG_` settings; its output goes to
         a file. Returns the pid. Raises OSError."""
@@ -63,7 +67,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**inherited, **chosen, MARK: self.mark},
+                env={**inherited, **chosen, **self.marked()},
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends them
             )
         return self._started[name].pid
