@@ -2,9 +2,10 @@
 
 import asyncio
 
+from tests.support.agents import agent_config, node_leader
 from tests.support.nats import nats_server, nc, own_nats_server, subjects
 
-__all__ = ["nats_server", "nc", "own_nats_server", "subjects"]
+__all__ = ["agent_config", "nats_server", "nc", "node_leader", "own_nats_server", "subjects"]
 
 
 def pytest_configure() -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 import structlog
+from nats.aio.msg import Msg
 
 from events.codec import encode
 from events.errors import SlotbusError
@@ -95,7 +96,7 @@ class _Agent:
             access=config.access(),
             connect_timeout_s=config.connect_timeout_s,
             subject=subjects.agent(identity.node_id, "*"),
-            receive=lambda message: self._desk.receive(message),
+            receive=self._receive,
             on_up=lambda: self._presence.kick(),
             stats=stats,
         )
@@ -183,6 +184,9 @@ class _Agent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REPORT_TIMEOUT_S):
                 await self._ends.drained()
+
+    async def _receive(self, message: Msg) -> None:
+        await self._desk.receive(message)
 
     def _on_end(self, row: InventoryRow) -> None:
         self._ends.add(row)

@@ -32,9 +32,10 @@ class AgentConfig(Struct, kw_only=True, frozen=True):
     alone; empty means a folder under the user's state directory. ``worker_command``: what a
     worker runs where its job does not say. ``addr``: what the node tells others about where
     it is; empty means the host's name. ``machine_id``: agents of one node_id on different
-    machines are kept apart by it; empty means the machine's own. ``http``: HOST:PORT of the operators' pages, ``off``
-    for none. ``stop_workers_on_exit``: workers end with the agent instead of staying with
-    the supervisor; ``exit_grace_s`` is what they then get between TERM and KILL.
+    machines are kept apart by it; empty means the machine's own. ``http``: HOST:PORT of the
+    operators' pages, ``off`` for none. ``stop_workers_on_exit``: workers end with the agent
+    instead of staying with the supervisor; ``exit_grace_s`` is what they then get between
+    TERM and KILL.
     """
 
     server: str = DEFAULT_SERVER

@@ -18,7 +18,7 @@ from events.subjects import Subjects
 from schedulers.node.backoff import Backoff
 from schedulers.node.identity import Identity
 from schedulers.node.keeper import Keeper
-from schedulers.node.link import Link, Unanswered
+from schedulers.node.link import Link, NotConnected, Unanswered
 from schedulers.node.presence import read_answer
 from schedulers.node.stats import AgentStats
 from schedulers.shipping import LogShipper
@@ -115,6 +115,8 @@ class EndReporter:
                 return
             except UnknownNode:
                 self._on_unknown()
+            except NotConnected:
+                said = ""
             except SlotbusError as error:
                 if error.message != said:
                     said = error.message

@@ -44,13 +44,13 @@ class NatsLauncher:
         self._closed = asyncio.Event()
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
-        """Starts a worker through its node's agent. Raises LaunchRefused, Unreachable."""
+        """Starts a worker through its node's agent. Raises LaunchRefused, Fenced, Unreachable."""
         order = msgspec.convert(assignment, AgentStart, from_attributes=True)
         reply = await self._ask(assignment.node_id, "start", order, AgentStartReply, timeout_s)
         return LaunchAck(pid=reply.pid, seq=reply.seq)
 
     async def signal(self, order: StopOrder, timeout_s: float) -> AgentStopReply:
-        """Begins to stop a worker. Raises LaunchRefused, Unreachable."""
+        """Begins to stop a worker. Raises LaunchRefused, Fenced, Unreachable."""
         message = msgspec.convert(order, AgentStop, from_attributes=True)
         return await self._ask(order.node_id, "stop", message, AgentStopReply, timeout_s)
 
@@ -105,7 +105,7 @@ class NatsLauncher:
 
 
 def _read(node_id: str, body: bytes, kind: type[R]) -> R:
-    """The answer in ``body``. Raises LaunchRefused, Unreachable."""
+    """The answer in ``body``. Raises LaunchRefused, Fenced, Unreachable."""
     refusal = error_from_body(body)
     if refusal is not None:
         raise _refused(node_id, refusal) from refusal

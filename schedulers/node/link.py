@@ -37,6 +37,10 @@ class Unanswered(SlotbusError):
     retriable: ClassVar[bool] = True
 
 
+class NotConnected(Unanswered):
+    """There is no connection to NATS at the moment, which the link itself has logged."""
+
+
 class Link:
     """``run`` is a task of its owner. ``on_up`` is called in the loop whenever messages
     can flow (again)."""
@@ -100,8 +104,8 @@ class Link:
             raise Unanswered(str(error) or repr(error)) from error
 
     def _client(self) -> Client:
-        if self._nc is None:
-            raise Unanswered("not connected to NATS")
+        if self._nc is None or not self._nc.is_connected:
+            raise NotConnected("not connected to NATS")
         return self._nc
 
     async def _hold(self, backoff: Backoff) -> None:

@@ -26,7 +26,7 @@ from events.messages import (
 )
 from schedulers.node.identity import Identity, is_later
 from schedulers.node.keeper import Keeper
-from schedulers.node.roster import LIVE, Roster
+from schedulers.node.roster import Roster
 from schedulers.node.stats import AgentStats
 from schedulers.shipping import LogShipper, stored_tail
 from schedulers.supervisor.api import WorkerSpec
@@ -81,9 +81,7 @@ class Orders:
         order = decode(body, AgentStart)
         if self._is_for_another(order.incarnation):
             return None
-        self._fence(order.epoch)
-        if order.incarnation != self._identity.incarnation:
-            return await self._start_for_former_self(order)
+        self._fence(order.epoch, order.incarnation)
         if not self._roster.holds(order.worker_id):
             await self._admit(order)
         self._roster.reserve(order.worker_id, order.slots)
@@ -108,9 +106,7 @@ class Orders:
         order = decode(body, AgentStop)
         if self._is_for_another(order.incarnation):
             return None
-        self._fence(order.epoch)
-        if order.incarnation != self._identity.incarnation:
-            raise self._other_incarnation(order.incarnation)
+        self._fence(order.epoch, order.incarnation)
         reply = await self._keeper.stop(
             order.worker_id, force=order.force, grace_s=order.grace_s, epoch=order.epoch
         )
@@ -166,16 +162,6 @@ class Orders:
             return NotEnoughSlots(order.slots - free, free, node_id=self._identity.node_id)
         return None
 
-    async def _start_for_former_self(self, order: AgentStart) -> Reply:
-        """An order for the agent we were before: true if the worker came to run, else
-        refused and made true."""
-        inventory = await self._keeper.inventory()
-        for row in inventory.workers:
-            if row.worker_id == order.worker_id and row.state in LIVE and row.pid is not None:
-                return AgentStartReply(pid=row.pid, seq=inventory.seq)
-        await self._bury(order)
-        raise self._other_incarnation(order.incarnation)
-
     async def _bury(self, order: AgentStart) -> AgentStopReply:
         """The worker doesn't run; from now on it never will."""
         return await self._keeper.stop(order.worker_id, force=True, grace_s=0.0, epoch=order.epoch)
@@ -196,18 +182,18 @@ class Orders:
             return False
         return True
 
-    def _fence(self, epoch: int) -> None:
+    def _fence(self, epoch: int, incarnation: str | None = None) -> None:
+        """Raises StartFailed, with what we are as a fact, for an order of the past."""
+        ours = self._identity.incarnation
         if epoch < self._keeper.epoch:
             raise StartFailed(
                 f"epoch {epoch} is over: this node has seen {self._keeper.epoch}",
                 epoch_seen=self._keeper.epoch,
             )
-
-    def _other_incarnation(self, incarnation: str) -> StartFailed:
-        ours = self._identity.incarnation
-        return StartFailed(
-            f"incarnation {incarnation} is over: this agent is {ours}", incarnation=ours
-        )
+        if incarnation not in (None, ours):
+            raise StartFailed(
+                f"incarnation {incarnation} is over: this agent is {ours}", incarnation=ours
+            )
 
     def _command(self, order: AgentStart) -> list[str]:
         return order.command or self._worker_command or order.default_command

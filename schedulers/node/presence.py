@@ -27,7 +27,7 @@ from schedulers.node.backoff import Backoff
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import Identity
 from schedulers.node.keeper import Keeper
-from schedulers.node.link import Link, Unanswered
+from schedulers.node.link import Link, NotConnected, Unanswered
 from schedulers.node.roster import LIVE
 from schedulers.node.stats import AgentStats
 
@@ -111,6 +111,8 @@ class Presence:
                 self._become(Standing.NEW)
                 self._say("the controller does not know this node, registering again")
                 pause_s = self._retry.next()
+            except NotConnected:
+                pause_s = self._retry.next()  # and a kick comes with the connection
             except SlotbusError as error:
                 self._stats.unanswered += 1
                 self._say(f"no good answer from a controller: {error.message}")

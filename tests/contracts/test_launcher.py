@@ -1,0 +1,291 @@
+"""The contract of every launcher, run on each that is real.
+
+A backend joins by adding a factory to ``RIGS``: given the fixtures it may need, it yields a
+``Rig`` around a launcher that can place workers on one node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import psutil
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+
+from events.messages import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
+from events.states import WorkerState
+from events.subjects import Subjects
+from schedulers.launcher import Assignment, Fenced, LaunchAck, Launcher, LaunchRefused, StopOrder
+from schedulers.node.config import AgentConfig
+from schedulers.node.launcher import NatsLauncher
+from tests.support.agents import EPOCH, NodeLeader, running
+from tests.support.waiting import DEADLINE_S
+
+TIMEOUT_S = 10.0
+LIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
+
+
+@dataclass
+class Rig:
+    """One launcher with one node. ``end_of`` waits for the report of a worker's end,
+    however this backend's reports travel."""
+
+    launcher: Launcher
+    node_id: str
+    incarnation: str
+    end_of: Callable[[str], Awaitable[WorkerFinishedReq]]
+    epoch: int = EPOCH
+    count: int = field(default=0, init=False)
+
+    def assignment(self, *command: str, **fields: object) -> Assignment:
+        """A fresh worker of one slot; ``fields`` replace what is usual."""
+        self.count += 1
+        made = Assignment(
+            worker_id=f"w{self.count}",
+            job_id="j",
+            run_id=1,
+            slots=1,
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            stamp=Stamp(cluster="test", epoch=self.epoch, position=self.count),
+            command=list(command),
+        )
+        return msgspec.structs.replace(made, **fields)
+
+    async def launch(self, assignment: Assignment) -> LaunchAck:
+        return await self.launcher.launch(assignment, TIMEOUT_S)
+
+    async def signal(self, worker_id: str, **fields: object) -> AgentStopReply:
+        order = StopOrder(
+            worker_id=worker_id,
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            force=False,
+            grace_s=5.0,
+            epoch=self.epoch,
+        )
+        return await self.launcher.signal(msgspec.structs.replace(order, **fields), TIMEOUT_S)
+
+    async def rows(self) -> dict[str, InventoryRow]:
+        reply = await self.launcher.inventory(self.node_id, self.incarnation, self.epoch, TIMEOUT_S)
+        return {row.worker_id: row for row in reply.workers}
+
+
+@dataclass
+class Fixtures:
+    """What a factory may build a rig from."""
+
+    nc: Client
+    subjects: Subjects
+    agent_config: AgentConfig
+    node_leader: NodeLeader
+
+
+Factory = Callable[[Fixtures], AbstractAsyncContextManager[Rig]]
+
+
+@asynccontextmanager
+async def node_rig(fixtures: Fixtures) -> AsyncIterator[Rig]:
+    """A real agent on a real server; a leader that acknowledges the ends it hears of."""
+    leader = fixtures.node_leader
+    async with running(fixtures.agent_config):
+        launcher = NatsLauncher(fixtures.nc, fixtures.subjects)
+        registered = leader.registered[-1]
+        yield Rig(launcher, registered.node_id, registered.incarnation, leader.end_of)
+        await launcher.close()
+
+
+RIGS: dict[str, Factory] = {"node": node_rig}
+
+
+@pytest_asyncio.fixture(params=sorted(RIGS))
+async def rig(
+    request: pytest.FixtureRequest,
+    nc: Client,
+    subjects: Subjects,
+    agent_config: AgentConfig,
+    node_leader: NodeLeader,
+) -> AsyncIterator[Rig]:
+    factory = RIGS[request.param]
+    async with factory(Fixtures(nc, subjects, agent_config, node_leader)) as made:
+        yield made
+
+
+async def test_a_launched_worker_runs_and_is_listed_as_it_was_ordered(rig: Rig) -> None:
+    assignment = rig.assignment("sleep", "60", slots=3, job_id="wordcount", run_id=7)
+    ack = await rig.launch(assignment)
+
+    assert ack.pid is not None
+    assert psutil.Process(ack.pid).is_running()
+    row = (await rig.rows())[assignment.worker_id]
+    assert row == InventoryRow(
+        worker_id=assignment.worker_id,
+        job_id="wordcount",
+        run_id=7,
+        slots=3,
+        state=WorkerState.RUNNING,
+        pid=ack.pid,
+        stamp=assignment.stamp,
+    )
+
+
+async def test_launching_again_changes_nothing(rig: Rig) -> None:
+    assignment = rig.assignment("sleep", "60")
+    first = await rig.launch(assignment)
+    again = await rig.launch(assignment)
+    assert again.pid == first.pid
+    assert len(await rig.rows()) == 1
+
+
+async def test_many_are_launched_side_by_side(rig: Rig) -> None:
+    assignments = [rig.assignment("sleep", "60") for _ in range(8)]
+    acks = await asyncio.gather(*(rig.launch(one) for one in assignments))
+    rows = await rig.rows()
+    assert {rows[a.worker_id].pid for a in assignments} == {ack.pid for ack in acks}
+    assert len({ack.pid for ack in acks}) == 8
+
+
+async def test_an_inventory_after_a_launch_has_a_higher_seq(rig: Rig) -> None:
+    ack = await rig.launch(rig.assignment("sleep", "60"))
+    first = await rig.launcher.inventory(rig.node_id, rig.incarnation, rig.epoch, TIMEOUT_S)
+    second = await rig.launcher.inventory(rig.node_id, rig.incarnation, rig.epoch, TIMEOUT_S)
+    assert ack.seq < first.seq < second.seq
+
+
+async def test_a_worker_sees_what_it_was_given(rig: Rig) -> None:
+    script = (
+        "import os, sys; e = os.environ; "
+        "sys.exit(0 if [e['SLOTBUS_JOB_ID'], e['SLOTBUS_RUN_ID'], e['SLOTBUS_SLOTS'], "
+        "e['SLOTBUS_PROGRAM'], e['LEVEL']] == ['j', '1', '2', '{\"a\":1}', 'debug'] else 9)"
+    )
+    assignment = rig.assignment(
+        *(sys.executable, "-c", script),
+        slots=2,
+        env_vars={"LEVEL": "debug"},
+        program=msgspec.Raw(b'{"a":1}'),
+    )
+    await rig.launch(assignment)
+    assert (await rig.end_of(assignment.worker_id)).exit_code == 0
+
+
+async def test_what_cannot_be_executed_is_refused_for_good(rig: Rig) -> None:
+    assignment = rig.assignment("/no/such/program")
+    with pytest.raises(LaunchRefused, match="no/such/program"):
+        await rig.launch(assignment)
+    with pytest.raises(LaunchRefused):
+        await rig.launch(msgspec.structs.replace(assignment, command=["sleep", "60"]))
+    assert not [row for row in (await rig.rows()).values() if row.state in LIVE]
+
+
+async def test_exit_codes_are_true(rig: Rig) -> None:
+    good, bad = rig.assignment("true"), rig.assignment("sh", "-c", "exit 3")
+    await asyncio.gather(rig.launch(good), rig.launch(bad))
+    ends = [await rig.end_of(good.worker_id), await rig.end_of(bad.worker_id)]
+    assert [end.exit_code for end in ends] == [0, 3]
+    assert [end.state for end in ends] == [WorkerState.FINISHED, WorkerState.FAILED]
+
+
+async def test_a_stopped_worker_ends(rig: Rig) -> None:
+    assignment = rig.assignment("sleep", "60")
+    ack = await rig.launch(assignment)
+    assert (await rig.signal(assignment.worker_id)).state == "stopping"
+    end = await rig.end_of(assignment.worker_id)
+    assert (end.exit_code, end.signal) == (None, 15)
+    assert ack.pid is not None
+    assert not psutil.pid_exists(ack.pid)
+
+
+async def test_the_grace_ends_with_a_kill(rig: Rig) -> None:
+    assignment = rig.assignment("sh", "-c", "trap '' TERM; while true; do sleep 1; done")
+    await rig.launch(assignment)
+    assert (await rig.signal(assignment.worker_id, grace_s=0.3)).state == "stopping"
+    assert (await rig.end_of(assignment.worker_id)).signal == 9
+
+
+async def test_force_kills_also_a_worker_that_is_being_stopped(rig: Rig) -> None:
+    assignment = rig.assignment("sh", "-c", "trap '' TERM; while true; do sleep 1; done")
+    await rig.launch(assignment)
+    await rig.signal(assignment.worker_id, grace_s=3_600.0)
+    await rig.signal(assignment.worker_id, force=True)
+    assert (await rig.end_of(assignment.worker_id)).signal == 9
+
+
+async def test_a_stop_that_overtakes_its_start_wins(rig: Rig) -> None:
+    assignment = rig.assignment("sleep", "60")
+    assert (await rig.signal(assignment.worker_id)).state == "unknown"
+    with pytest.raises(LaunchRefused):
+        await rig.launch(assignment)
+    assert assignment.worker_id not in await rig.rows()
+
+
+async def test_an_ended_worker_is_not_started_again(rig: Rig) -> None:
+    assignment = rig.assignment("true")
+    await rig.launch(assignment)
+    await rig.end_of(assignment.worker_id)
+    with pytest.raises(LaunchRefused):
+        await rig.launch(assignment)
+    assert (await rig.signal(assignment.worker_id)).state == "ended"
+
+
+async def test_an_acknowledged_end_is_listed_no_more(rig: Rig) -> None:
+    assignment = rig.assignment("true")
+    await rig.launch(assignment)
+    await rig.end_of(assignment.worker_id)
+    await rig.launcher.acknowledge(rig.node_id, assignment.worker_id)
+    async with asyncio.timeout(DEADLINE_S):
+        while assignment.worker_id in await rig.rows():  # noqa: ASYNC110  no event tells
+            await asyncio.sleep(0.01)
+
+
+async def test_nothing_of_a_lower_epoch_is_done(rig: Rig) -> None:
+    assignment = rig.assignment("sleep", "60")
+    await rig.launch(assignment)
+    rig.epoch += 1
+    await rig.rows()
+
+    old = rig.epoch - 1
+    with pytest.raises(Fenced) as refused:
+        await rig.launch(rig.assignment("sleep", "60", epoch=old))
+    assert refused.value.facts["epoch_seen"] == rig.epoch
+    with pytest.raises(Fenced):
+        await rig.signal(assignment.worker_id, force=True, epoch=old)
+    with pytest.raises(Fenced):
+        await rig.launcher.inventory(rig.node_id, rig.incarnation, old, TIMEOUT_S)
+    rows = await rig.rows()
+    assert [rows[assignment.worker_id].state] == [WorkerState.RUNNING]
+    assert len(rows) == 1
+
+
+async def test_nothing_for_another_incarnation_is_done(rig: Rig) -> None:
+    assignment = rig.assignment("sleep", "60")
+    await rig.launch(assignment)
+    with pytest.raises(Fenced):
+        await rig.launch(rig.assignment("sleep", "60", incarnation="0-former"))
+    with pytest.raises(Fenced):
+        await rig.signal(assignment.worker_id, force=True, incarnation="0-former")
+    with pytest.raises(Fenced):
+        await rig.launcher.inventory(rig.node_id, "0-former", rig.epoch, TIMEOUT_S)
+    assert [row.state for row in (await rig.rows()).values()] == [WorkerState.RUNNING]
+
+
+async def test_reports_end_when_the_launcher_is_closed(rig: Rig) -> None:
+    async def listen() -> None:
+        async for _ in rig.launcher.reports():
+            await asyncio.sleep(0)
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    await rig.launcher.close()
+    with contextlib.suppress(asyncio.CancelledError):
+        async with asyncio.timeout(DEADLINE_S):
+            await listening
+    assert listening.done()
+    assert not listening.cancelled()
