@@ -4,8 +4,19 @@ import asyncio
 
 from tests.support.agents import agent_config, node_leader
 from tests.support.nats import nats_server, nc, own_nats_server, subjects
+from tests.support.supervision import home, local_home, process_home
 
-__all__ = ["agent_config", "nats_server", "nc", "node_leader", "own_nats_server", "subjects"]
+__all__ = [
+    "agent_config",
+    "home",
+    "local_home",
+    "nats_server",
+    "nc",
+    "node_leader",
+    "own_nats_server",
+    "process_home",
+    "subjects",
+]
 
 
 def pytest_configure() -> None:

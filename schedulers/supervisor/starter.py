@@ -68,13 +68,14 @@ async def _connect_or_start(
     while True:
         try:
             return await SupervisorClient.connect(state_dir, timeout_s)
-        except SupervisorGone:
+        except SupervisorGone as error:
+            why = error.message
             busy = await _start(command)
         if busy:
             # Somebody else has just started it, or it is about to end; both pass.
             refusals += 1
             if refusals > MAX_REFUSALS:
-                raise StateDirBusy(busy)
+                raise StateDirBusy(f"{busy}; {why}")
             await asyncio.sleep(RETRY_S * refusals * random.uniform(0.5, 1.5))
 
 
