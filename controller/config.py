@@ -62,12 +62,12 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     worker_command: list[str] = []
     allow_job_command: bool = True
     slots_per_process: SlotNumber = 16
-    task_slots: Capacity = 16
+    task_slots: Capacity = 1_000
     node_expiry_s: PositiveSeconds = DEFAULT_EXPIRY_S
     heartbeat_s: PositiveSeconds = DEFAULT_HEARTBEAT_S
     start_timeout_s: PositiveSeconds = 30.0
     launch_timeout_s: PositiveSeconds = 10.0
-    stop_timeout_s: PositiveSeconds = 10.0
+    stop_timeout_s: PositiveSeconds = 30.0
     lease_ttl_s: Annotated[int, Meta(ge=1, le=3_600)] = 10
     shutdown_timeout_s: PositiveSeconds = 10.0
     connect_timeout_s: PositiveSeconds = CONNECT_TIMEOUT_S

@@ -1,0 +1,264 @@
+"""Metrics: what Prometheus reads of a controller.
+
+What lives here: names and helps of the series, and how they follow from the ledger and from
+counts kept elsewhere. What may not: gauges counted by hand: free and registered slots,
+nodes, workers and jobs are read off the ledger at every scrape, and can't drift from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from controller.outbox import InboxStats
+from events.facts import Record
+from events.ids import START, Position
+from events.ledger import Ledger
+from events.log import EventLog
+from events.states import NodeState, RunState, WorkerState
+
+COMMAND_BUCKETS: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+)
+APPEND_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+"""In seconds; an append takes about half a millisecond on an idle machine."""
+
+
+class EngineCounts(Protocol):
+    """The engine's own counts."""
+
+    @property
+    def messages(self) -> Counter[str]: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def loop_errors(self) -> int: ...
+
+
+class Outcomes(Protocol):
+    """What carries effects out."""
+
+    @property
+    def outcomes(self) -> Counter[str]: ...
+
+
+class Leading(Protocol):
+    """What a leadership shows of itself: an engine, seen from here."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def stats(self) -> EngineCounts: ...
+    @property
+    def dispatcher(self) -> Outcomes: ...
+    @property
+    def epoch(self) -> int: ...
+    def __len__(self) -> int: ...
+
+
+class _Ended(Struct):
+    """Counts of leaderships that are over: a counter never goes back."""
+
+    messages: Counter[str]
+    outcomes: Counter[str]
+    records: int = 0
+    loop_errors: int = 0
+
+
+class Metrics(Collector):
+    """One controller's series, in a registry of their own.
+
+    ``inbox`` is shared with the inboxes of all leaderships of this process.
+    """
+
+    def __init__(self, inbox: InboxStats, *, version: str = "") -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.inbox = inbox
+        self._version = version
+        self._leading: Leading | None = None
+        self._ended = _Ended(Counter(), Counter())
+        self._commands = Histogram(
+            "slotbus_command_seconds",
+            "Seconds from a command or query to its answer.",
+            ["command"],
+            buckets=COMMAND_BUCKETS,
+            registry=self.registry,
+        )
+        self._appends = Histogram(
+            "slotbus_append_seconds",
+            "Seconds that an append to the event log took to be acknowledged.",
+            buckets=APPEND_BUCKETS,
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def lead(self, engine: Leading) -> None:
+        """This controller leads from here on."""
+        self._leading = engine
+
+    def unlead(self) -> None:
+        """The leadership is over; what it counted stays counted."""
+        engine, self._leading = self._leading, None
+        if engine is not None:
+            self._ended.messages.update(engine.stats.messages)
+            self._ended.outcomes.update(engine.dispatcher.outcomes)
+            self._ended.records += engine.stats.records
+            self._ended.loop_errors += engine.stats.loop_errors
+
+    def command_took(self, kind: str, seconds: float) -> None:
+        """A command or query was answered."""
+        self._commands.labels(kind).observe(seconds)
+
+    def append_took(self, seconds: float) -> None:
+        """An append was acknowledged."""
+        self._appends.observe(seconds)
+
+    def render(self) -> bytes:
+        """All series in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    # --- the collector ------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus_client calls at a scrape."""
+        engine = self._leading
+        yield _gauge("leader", "1 while this controller leads, else 0.", float(engine is not None))
+        yield _labelled_gauge("build_info", "Always 1.", "version", {self._version: 1})
+        if engine is not None:
+            yield from _of_engine(engine)
+            yield from _of_nodes(engine.ledger)
+            yield from _of_work(engine.ledger)
+        yield from self._counters(engine)
+
+    def _counters(self, engine: Leading | None) -> Iterator[Metric]:
+        decided, outcomes = Counter(self._ended.messages), Counter(self._ended.outcomes)
+        records, loop_errors = self._ended.records, self._ended.loop_errors
+        if engine is not None:
+            decided.update(engine.stats.messages)
+            outcomes.update(engine.dispatcher.outcomes)
+            records += engine.stats.records
+            loop_errors += engine.stats.loop_errors
+        inbox = self.inbox
+        yield _counter("messages", "Messages received, by kind.", "kind", inbox.received)
+        yield _counter("decisions", "Messages decided upon, by kind.", "kind", decided)
+        yield _counter("effects", "Effects carried out, by outcome.", "outcome", outcomes)
+        yield _counter("answers_dropped", "Answers not sent, by reason.", "reason", inbox.dropped)
+        yield _errors(inbox.errors)
+        yield _total("invalid_messages", "Messages that could not be read.", inbox.invalid)
+        yield _total("handler_faults", "Faults of slotbus in handling messages.", inbox.faults)
+        yield _total("records_appended", "Records appended to the event log.", records)
+        yield _total("loop_errors", "Faults of slotbus in the engine's loop.", loop_errors)
+
+
+def _of_engine(engine: Leading) -> Iterator[Metric]:
+    yield _gauge("epoch", "Epoch of this leadership.", engine.epoch)
+    yield _gauge("log_position", "Records of the event log folded.", engine.ledger.position)
+    yield _gauge("queue_length", "Messages that wait for the engine.", len(engine))
+
+
+def _of_nodes(ledger: Ledger) -> Iterator[Metric]:
+    alive = [node for node in ledger.nodes.values() if not node.expired]
+    free = {node.node_id: ledger.free_slots(node.node_id) for node in alive}
+    held = {node_id: ledger.held_slots(node_id) for node_id in ledger.nodes}
+    slots = sum(node.task_slots for node in alive)
+    yield _gauge("registered_nodes", "Nodes that are not expired.", len(alive))
+    yield _gauge("registered_slots", "Slots of nodes that are not expired.", slots)
+    yield _gauge("free_slots", "Free slots of nodes that are not expired.", sum(free.values()))
+    yield _gauge("scheduled_slots", "Slots held by workers that are not gone.", sum(held.values()))
+    yield _labelled_gauge("node_free_slots", "Free slots of a node.", "node_id", free)
+    yield _labelled_gauge(
+        "node_scheduled_slots", "Slots held by a node's workers.", "node_id", held
+    )
+    states = Counter(node.state.value for node in ledger.nodes.values())
+    yield _by_state("nodes", "Nodes, by state.", NodeState, states)
+
+
+def _of_work(ledger: Ledger) -> Iterator[Metric]:
+    workers = Counter(worker.state.value for worker in ledger.workers.values())
+    jobs = Counter(job.current.state.value for job in ledger.jobs.values() if job.runs)
+    yield _by_state("workers", "Remembered workers, by state.", WorkerState, workers)
+    yield _by_state("jobs", "Remembered jobs, by the state of their run.", RunState, jobs)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"slotbus_{name}", text, value=value)
+
+
+def _total(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"slotbus_{name}", text, value=value)
+
+
+def _labelled_gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"slotbus_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _by_state(
+    name: str,
+    text: str,
+    states: type[NodeState] | type[WorkerState] | type[RunState],
+    counts: Counter[str],
+) -> Metric:
+    return _labelled_gauge(name, text, "state", {s.value: counts[s.value] for s in states})
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(f"slotbus_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _errors(errors: Mapping[tuple[str, str], int]) -> Metric:
+    family = CounterMetricFamily(
+        "slotbus_errors",
+        "Messages answered with an error, by kind and code.",
+        None,
+        ["kind", "code"],
+    )
+    for (kind, code), count in errors.items():
+        family.add_metric([kind, code], count)
+    return family
+
+
+class TimedLog:
+    """An event log whose appends are timed; otherwise the one it wraps."""
+
+    def __init__(self, log: EventLog, took: Callable[[float], None]) -> None:
+        self._log = log
+        self._took = took
+
+    def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+        return self._log.read(after)
+
+    async def append(
+        self, records: Sequence[Record], *, expected: Position, timeout_s: float
+    ) -> None:
+        began = time.perf_counter()
+        await self._log.append(records, expected=expected, timeout_s=timeout_s)
+        self._took(time.perf_counter() - began)
+
+    async def close(self) -> None:
+        await self._log.close()
