@@ -27,12 +27,16 @@ from schedulers.supervisor.api import (
     SupervisorGone,
     WorkerSpec,
 )
+from schedulers.supervisor.process_tree import is_running, read_process
 
 TIMEOUT_S: Final = 15.0
 """For each request; a thousand launches sent at once wait for each other inside it."""
 
 SILENCE_S: Final = 4 * frames.BEAT_S
 """A stream of reports that is silent for longer has ended."""
+
+_LOOK_S: Final = 0.01
+"""Between two looks at whether a process that hung up has ended."""
 
 _KINDS: Final[dict[str, type[SlotbusError]]] = {
     "SpawnRefused": SpawnRefused,
@@ -145,10 +149,13 @@ class SupervisorClient:
         """Has all workers stopped (KILL after ``grace_s`` seconds) and the process end, and
         waits for both. Closes this client. Raises SupervisorGone if they take too long."""
         deadline = grace_s + 2 * self._timeout_s
+        process = read_process(self.welcome.pid)
         try:
             await self._ask(frames.Shutdown(grace_s), _Nothing, deadline)
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.wait({self._receiver})
+                while process is not None and is_running(process.id):
+                    await asyncio.sleep(_LOOK_S)
         except TimeoutError as error:
             raise SupervisorGone(f"the supervisor of {self._dir} does not end") from error
         finally:

@@ -37,6 +37,14 @@ class ExitWatch:
         self._fds[process] = fd
         asyncio.get_running_loop().add_reader(fd, self._readable, process, ended)
 
+    def remove(self, process: ProcessId) -> None:
+        """No call for this one, if it was not made yet."""
+        self._polled.pop(process, None)
+        fd = self._fds.pop(process, None)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+
     def close(self) -> None:
         """Nothing is called back any more."""
         for fd in self._fds.values():
@@ -59,9 +67,7 @@ class ExitWatch:
         return fd
 
     def _readable(self, process: ProcessId, ended: Callable[[], None]) -> None:
-        fd = self._fds.pop(process)
-        asyncio.get_running_loop().remove_reader(fd)
-        os.close(fd)
+        self.remove(process)
         ended()
 
     def _schedule(self) -> None:
@@ -72,6 +78,6 @@ class ExitWatch:
         self._timer = None
         for process, ended in list(self._polled.items()):
             if not is_running(process):
-                del self._polled[process]
+                self.remove(process)
                 ended()
         self._schedule()

@@ -184,7 +184,9 @@ class Workers:
         killed = worker_id in self._killed
         self._killed.discard(worker_id)
         self._children.pop(worker_id, None)
-        self._mains.pop(worker_id, None)
+        main = self._mains.pop(worker_id, None)
+        if main is not None:
+            self._watch.remove(main)  # a sweep may see it gone before its pidfd says so
         deadline = self._deadlines.pop(worker_id, None)
         if deadline is not None:
             deadline.cancel()

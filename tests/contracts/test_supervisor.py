@@ -174,7 +174,7 @@ async def test_force_kills_at_once_also_one_being_stopped(home: Home) -> None:
     await home.stop("a", force=True)
     await home.stop("b", force=True)
     for end in await home.ends("a", "b"):
-        assert (end.state, end.signal) == (WorkerState.FINISHED, signal.SIGKILL)
+        assert (end.state, end.signal) == (WorkerState.FINISHED, signal.SIGKILL), end
 
 
 async def test_a_longer_grace_does_not_put_off_the_end(home: Home) -> None:
