@@ -20,6 +20,7 @@ import nats.errors
 import structlog
 from msgspec import Struct
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from events.errors import SlotbusError
 
@@ -242,6 +243,19 @@ async def _first_connect(
         why = "auth"  # the server hangs up so fast that its reason is often lost
     cause = str(causes[-1]) or repr(causes[-1]) if causes else f"waited {timeout_s:g} s"
     raise ConnectionFailed(why, shown, cause) from (causes[-1] if causes else None)
+
+
+async def request(nc: Client, subject: str, body: bytes, timeout_s: float) -> Msg:
+    """``nc.request``, from which a task can be cancelled.
+
+    Before Python 3.12, ``asyncio.wait_for`` inside nats-py swallows a cancellation that
+    arrives together with the answer; a loop around it would then never end.
+    """
+    answer = await nc.request(subject, body, timeout=timeout_s)
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    return answer
 
 
 def classify(error: BaseException) -> Why:

@@ -15,6 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from events.codec import decode, encode, error_from_body
+from events.connection import request
 from events.errors import CommandTimeout, Internal, Invalid, Overloaded, SlotbusError
 from events.messages import (
     AgentInventory,
@@ -88,7 +89,7 @@ class NatsLauncher:
     ) -> R:
         subject = self._subjects.agent(node_id, verb)
         try:
-            answer = await self._nc.request(subject, encode(message), timeout=timeout_s)
+            answer = await request(self._nc, subject, encode(message), timeout_s)
         except nats.errors.NoRespondersError as error:
             raise _unreachable(node_id, "no agent listens there") from error
         except nats.errors.MaxPayloadError as error:

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from events.connection import Access, ConnectionFailed, Hooks, connect
+from events.connection import Access, ConnectionFailed, Hooks, connect, request
 from events.errors import SlotbusError
 from schedulers.node.backoff import Backoff
 from schedulers.node.stats import AgentStats
@@ -90,7 +90,7 @@ class Link:
     async def ask(self, subject: str, body: bytes, timeout_s: float) -> bytes:
         """The body of the answer. Raises Unanswered."""
         try:
-            return (await self._client().request(subject, body, timeout=timeout_s)).data
+            return (await request(self._client(), subject, body, timeout_s)).data
         except nats.errors.NoRespondersError as error:
             raise Unanswered("no controller listens") from error
         except (nats.errors.Error, TimeoutError, OSError) as error:

@@ -135,6 +135,8 @@ class Orders:
         )
 
     async def _on_logs(self, body: bytes) -> Reply:
+        if not self._accepted.is_set():
+            return None
         return await stored_tail(self._keeper, decode(body, AgentLogs))
 
     async def _admit(self, order: AgentStart) -> None:
@@ -167,9 +169,12 @@ class Orders:
         return await self._keeper.stop(order.worker_id, force=True, grace_s=0.0, epoch=order.epoch)
 
     def _is_for_another(self, incarnation: str) -> bool:
-        """Whether an agent that started after us, under our name, is meant: answering would
-        be taken for its refusal."""
-        if not is_later(incarnation, than=self._identity.incarnation):
+        """Whether another agent under our name is meant: one that started after us, or the
+        one that was accepted instead of us. Our answer would be taken for its refusal."""
+        ours = self._identity.incarnation
+        if incarnation == ours:
+            return False
+        if self._accepted.is_set() and not is_later(incarnation, than=ours):
             return False
         self._stats.ignored += 1
         return True

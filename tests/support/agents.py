@@ -65,6 +65,8 @@ class NodeLeader:
         self.epoch = epoch
         self.policy: Policy = self.default
         self.answers_each = 1
+        self.holding = False
+        self.held: list[Msg] = []
         self.registered: list[RegisterNodeReq] = []
         self.beats: list[HeartbeatNodeReq] = []
         self.finished: list[WorkerFinishedReq] = []
@@ -89,6 +91,11 @@ class NodeLeader:
             return HeartbeatReply(epoch=self.epoch)
         return FinishedReply(epoch=self.epoch)
 
+    async def answer_held(self, index: int, answer: msgspec.Struct) -> None:
+        """Answers, late, one message that came while ``holding``."""
+        await self.held[index].respond(_body(answer))
+        await self._nc.flush()
+
     async def end_of(self, worker_id: str) -> WorkerFinishedReq:
         """The first report of this worker's end, waited for."""
         await until(lambda: any(end.worker_id == worker_id for end in self.finished))
@@ -112,6 +119,9 @@ class NodeLeader:
         else:
             said = decode_with(message.data, WorkerFinishedReq, node_id=subject.node_id)
             self.finished.append(said)
+        if self.holding:
+            self.held.append(message)
+            return
         answer = self.policy(said)
         if answer is None:
             return
