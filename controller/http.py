@@ -17,7 +17,7 @@ import contextlib
 import errno
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from aiohttp import web
@@ -52,6 +52,15 @@ class Health(Struct):
     failure: str = ""
 
 
+class HealthView(Protocol):
+    """Health as the pages read it, at every request."""
+
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def failure(self) -> str: ...
+
+
 class HttpFailed(SlotbusError):
     """The pages can't be served where they were asked for."""
 
@@ -59,18 +68,18 @@ class HttpFailed(SlotbusError):
 class Pages:
     """The HTTP server. ``address``: where it listens, once started."""
 
-    def __init__(self, health: Health, metrics: Callable[[], bytes]) -> None:
+    def __init__(self, health: HealthView, metrics: Callable[[], bytes]) -> None:
         self.address: Address | None = None
         self._health = health
         self._metrics = metrics
         self._runner: web.AppRunner | None = None
 
-    async def start(self, http: str | None) -> None:
-        """Listens on ``http``; None is the default address or, where that is taken, a free
-        port of it; ``off`` is nothing. Raises HttpFailed, Invalid."""
+    async def start(self, http: str | None, *, default: str = DEFAULT_HTTP) -> None:
+        """Listens on ``http``; None is ``default`` or, where that is taken, a free port of
+        it; ``off`` is nothing. Raises HttpFailed, Invalid."""
         if http == HTTP_OFF:
             return
-        wanted = split_address(http or DEFAULT_HTTP)
+        wanted = split_address(http or default)
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         try:
