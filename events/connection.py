@@ -251,9 +251,10 @@ async def request(nc: Client, subject: str, body: bytes, timeout_s: float) -> Ms
     Before Python 3.12, ``asyncio.wait_for`` inside nats-py swallows a cancellation that
     arrives together with the answer; a loop around it would then never end.
     """
-    answer = await nc.request(subject, body, timeout=timeout_s)
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    cancelled = task.cancelling() if task is not None else 0
+    answer = await nc.request(subject, body, timeout=timeout_s)
+    if task is not None and task.cancelling() > cancelled:
         raise asyncio.CancelledError
     return answer
 
