@@ -1,9 +1,15 @@
 """Schedulers: what turns "start N slots" into workers.
 
 What lives here: the names a user of the library needs. What may not: anything else.
+
+A backend is imported when its name is asked for: the supervisor process and a plain library
+user need neither NATS nor HTTP.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from events.messages import (
     HeartbeatNodeReq,
@@ -14,8 +20,22 @@ from events.messages import (
     WorkerFinishedReq,
 )
 from schedulers.interface import NotEnoughSlots, Scheduler, SchedulerError, UnknownNode
-from schedulers.node.backend import NodeScheduler
-from schedulers.process import ProcessScheduler
+
+if TYPE_CHECKING:
+    from schedulers.node.backend import NodeScheduler
+    from schedulers.process import ProcessScheduler
+
+_BACKENDS = {
+    "NodeScheduler": "schedulers.node.backend",
+    "ProcessScheduler": "schedulers.process",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _BACKENDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_BACKENDS[name]), name)
+
 
 __all__ = [
     "HeartbeatNodeReq",
