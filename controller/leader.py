@@ -175,7 +175,8 @@ class Lease:
         longest = min(POLL_S, self._ttl_s / RENEWALS_A_TTL) * random.uniform(0.7, 1.0)
         wait_s = self._soon.pop(0) if self._soon else longest
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._heard.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._heard.wait()
 
     async def _try(self) -> bool:
         """One look at the key, and one attempt where it is free."""
@@ -253,27 +254,35 @@ class Lease:
         return LeaseLost(f"the lease is over: {why}")
 
     async def release(self) -> None:
-        """Lets go of the lease, so that a standby takes over at once.
+        """Lets go of the lease, so that a standby takes over at once; also of one that we
+        can't know to hold, since its answer was lost.
 
         Acts as the leader no more, whether or not the server could be told.
         """
         held, self._until = self._until is not None, None
-        if not held:
+        if not self._serial:
             return
-        headers = {_OPERATION: "DEL"}
         try:
             async with asyncio.timeout(max(1.0, self._ttl_s / 2)):
-                try:
-                    await self._publish(b"", self._sequence, headers)
-                except _WrongSequence:
-                    found = await self._read()
-                    if found.value is None or found.value.holder != self.holder:
-                        return
-                    await self._publish(b"", found.sequence, headers)
+                released = await self._delete(self._sequence if held else None)
         except (_WrongSequence, *_TROUBLE) as error:
             _log.warning("lease not released, it will run out", cause=str(error) or repr(error))
-        else:
+            return
+        if released:
             _log.info("lease released", holder=self.holder)
+
+    async def _delete(self, expected: int | None) -> bool:
+        """Deletes the key if it is ours. Raises _WrongSequence."""
+        headers = {_OPERATION: "DEL"}
+        if expected is not None:
+            with contextlib.suppress(_WrongSequence):
+                await self._publish(b"", expected, headers)
+                return True
+        found = await self._read()
+        if found.value is None or found.value.holder != self.holder:
+            return False
+        await self._publish(b"", found.sequence, headers)
+        return True
 
     # --- the key ------------------------------------------------------------------------
 

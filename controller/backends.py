@@ -1,0 +1,71 @@
+"""Backends by name: what a controller's configuration makes of each.
+
+What lives here: the way from ``ControllerConfig`` to the engine's rules and backend. What
+may not: what a backend does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from nats.aio.client import Client
+
+from controller.config import ControllerConfig, default_state_dir
+from events.errors import Invalid
+from events.subjects import Subjects
+from schedulers.decide import Rules
+from schedulers.engine import Backend
+from schedulers.node.backend import node_backend
+from schedulers.node.identity import machine_id
+from schedulers.process import LOCAL_NODE, process_backend, process_rules
+from schedulers.supervisor.starter import ensure_supervisor
+
+
+def rules_of(config: ControllerConfig) -> Rules:
+    """What decisions depend on."""
+    rules = Rules(
+        heartbeat_s=config.heartbeat_s,
+        expiry_s=config.node_expiry_s,
+        start_timeout_s=config.start_timeout_s,
+        launch_timeout_s=config.launch_timeout_s,
+        stop_timeout_s=config.stop_timeout_s,
+        allow_job_command=config.allow_job_command,
+        worker_command=config.worker_command,
+    )
+    if config.scheduler == "process":
+        return process_rules(rules, config.slots_per_process)
+    return rules
+
+
+def state_dir_of(config: ControllerConfig, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this controller's supervisor lives; controllers of one cluster on one machine
+    share it, so that one can take over another's workers."""
+    if config.state_dir:
+        return Path(config.state_dir)
+    return default_state_dir(environ, f"local-{Subjects(config.root).token}")
+
+
+def make_backend(
+    config: ControllerConfig,
+    nc: Client,
+    subjects: Subjects,
+    environ: Mapping[str, str] = os.environ,
+) -> Backend:
+    """The configured backend. Raises Invalid where its state directory can't be made."""
+    if config.scheduler == "node":
+        return node_backend(nc, subjects)
+    state_dir = state_dir_of(config, environ)
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Invalid(
+            f"the state directory {state_dir} can't be made: {error.strerror}", path="state_dir"
+        ) from error
+    return process_backend(
+        partial(ensure_supervisor, state_dir, LOCAL_NODE),
+        machine_id=machine_id(state_dir),
+        task_slots=config.task_slots,
+    )

@@ -1,0 +1,191 @@
+"""One leadership: everything that is made when the lease is won, and thrown away after.
+
+What lives here: the order in which log, engine, event subjects and inbox come and go. What
+may not: the lease, and what comes before and after a leadership (``controller.app``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+
+from controller.backends import make_backend, rules_of
+from controller.config import ControllerConfig
+from controller.http import Health
+from controller.inbox import NatsInbox
+from controller.leader import Lease
+from controller.localoutput import LocalOutput
+from controller.metrics import Metrics, TimedLog
+from controller.racing import end_all
+from events.concerns import Directory
+from events.errors import NotLeader, SlotbusError
+from events.jetstream import JetStreamLog
+from events.messages import QueryNodes
+from events.projection import EventProjection
+from events.subjects import Subjects
+from schedulers.engine import Engine, EngineSettings
+from schedulers.node.backoff import Backoff
+from schedulers.process import ProcessLauncher
+
+PROJECTION_GRACE_S: Final = 2.0
+"""How long an orderly end waits for the event subjects; the next leader goes on anyway."""
+
+PROBE_EVERY_S: Final = 5.0
+PROBE_TIMEOUT_S: Final = 20.0
+"""Longer than the longest append: an engine that is silent for so long is stuck."""
+
+LINK_LOOK_S: Final = 1.0
+RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
+
+_log = structlog.get_logger("slotbus.controller")
+
+
+class Leadership:
+    """Made anew each time. ``start``, then ``ended``, then ``close`` or ``cut``; ``cut`` is
+    safe at any time, and after all the others."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        nc: Client,
+        subjects: Subjects,
+        lease: Lease,
+        *,
+        metrics: Metrics,
+        health: Health,
+        version: str,
+    ) -> None:
+        self._config = config
+        self._nc = nc
+        self._subjects = subjects
+        self._lease = lease
+        self._metrics = metrics
+        self._health = health
+        self._version = version
+        self._log = JetStreamLog(
+            nc, subjects, max_bytes=config.log_max_bytes, replicas=config.replicas
+        )
+        self.engine = Engine(
+            make_backend(config, nc, subjects),
+            TimedLog(self._log, metrics.append_took),
+            EngineSettings(cluster=config.cluster, version=version, rules=rules_of(config)),
+            may_act=lease.valid_for,
+        )
+        self._projection: EventProjection | None = None
+        self._inbox: NatsInbox | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Reads the log, leads, and listens. Raises SlotbusError, nats.errors.Error."""
+        await self.engine.start()
+        self._lease.set_epoch(self.engine.epoch)
+        self._metrics.lead(self.engine)
+        # No await from the ledger to the observer: no record falls in between.
+        self._projection = EventProjection(
+            self._nc,
+            self._subjects,
+            self._log,
+            directory=Directory.of(self.engine.ledger.state),
+            replicas=self._config.replicas,
+        )
+        self.engine.observe(self._projection.offer)
+        self._aside("event subjects", self._projection.run)
+        launcher = self.engine.backend.launcher
+        if isinstance(launcher, ProcessLauncher):
+            output = LocalOutput(self._nc, self._subjects, launcher, self.engine.ledger)
+            self.engine.observe(output.observe)
+            self._aside("output", output.run)
+        self._task("probe", self._probe())
+        self._task("link", self._watch_link())
+        self._inbox = NatsInbox(
+            self._nc,
+            self._subjects,
+            self.engine,
+            epoch=self.engine.epoch,
+            may_answer=lambda: self._lease.valid_for() > 0,
+            stats=self._metrics.inbox,
+            latency=self._metrics.command_took,
+            version=self._version,
+        )
+        await self._inbox.open()
+
+    async def ended(self) -> None:
+        """Waits for the engine's end. Raises the error that ended it."""
+        error = await self.engine.wait_closed()
+        if error is not None:
+            raise error
+
+    def reconnected(self) -> None:
+        """The connection is back: no node could be heard in between."""
+        if self._inbox is not None:
+            self.engine.grace("the connection to NATS was lost")
+
+    async def close(self, grace_s: float) -> None:
+        """Takes nothing more, lets what is under way end for ``grace_s`` seconds, and
+        publishes what the log has got."""
+        if self._inbox is not None:
+            await self._inbox.close(grace_s)
+        if self._projection is not None:
+            await self._projection.until_settled(PROJECTION_GRACE_S)
+        await self.cut()
+
+    async def cut(self) -> None:
+        """Ends all of it, the inbox first: nothing goes out from here on."""
+        if self._inbox is not None:
+            await self._inbox.cut()
+        self._metrics.unlead()
+        self._health.failure = ""
+        await end_all(self._tasks)
+        await self.engine.close()
+        await self.engine.backend.launcher.close()
+        await self._log.close()
+
+    # --- beside the engine --------------------------------------------------------------
+
+    def _task(self, name: str, work: Coroutine[object, object, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def _aside(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Something that may fail without ending the leadership: it is begun again."""
+        self._task(name, _again_and_again(name, run))
+
+    async def _probe(self) -> None:
+        """Asks the engine now and then, as a client would: is it stuck?"""
+        while True:
+            await asyncio.sleep(PROBE_EVERY_S)
+            try:
+                async with asyncio.timeout(PROBE_TIMEOUT_S):
+                    await self.engine.submit(QueryNodes(limit=1))
+            except TimeoutError:
+                self._health.failure = f"the engine has not answered for {PROBE_TIMEOUT_S:g} s"
+                _log.error("engine does not answer", for_s=PROBE_TIMEOUT_S)
+            except SlotbusError as error:
+                if isinstance(error, NotLeader):
+                    return
+                _log.warning("engine refused a probe", cause=error.message)
+            else:
+                self._health.failure = ""
+
+    async def _watch_link(self) -> None:
+        """While the connection is lost no node can be heard, and so none be silent."""
+        while True:
+            await asyncio.sleep(min(LINK_LOOK_S, self._config.node_expiry_s / 4))
+            if not self._nc.is_connected:
+                self.engine.grace("no connection to NATS")
+
+
+async def _again_and_again(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    backoff = Backoff(RESTART_FIRST_S, RESTART_MOST_S)
+    while True:
+        try:
+            await run()
+        except (SlotbusError, nats.errors.Error, OSError) as error:
+            _log.warning("failed, begun again", part=name, cause=str(error) or repr(error))
+        except Exception as error:  # noqa: BLE001  the edge: what is beside the engine may fail
+            _log.error("fault, begun again", part=name, exc_info=error)
+        await asyncio.sleep(backoff.next())
