@@ -18,6 +18,7 @@ from events.ids import (
     ENV_NAME_RE,
     MAX_ENV_BYTES,
     MAX_PROGRAM_BYTES,
+    MAX_PROGRAM_DEPTH,
     RESERVED_ENV_PREFIX,
 )
 from events.messages import Message, StartPipelineReq
@@ -79,8 +80,20 @@ def convert(tree: object, kind: type[M]) -> M:
     except msgspec.ValidationError as error:
         text, path = _split_path(str(error))
         raise Invalid(text, path=path) from error
+    except RecursionError as error:
+        raise Invalid("nested too deeply") from error
     check(message)
     return message
+
+
+def validated(message: M) -> M:
+    """A message made in Python, held to the same rules as one that came as bytes, with its
+    values in the types they would have then. Raises Invalid, TooLarge."""
+    try:
+        body = _ENCODER.encode(message)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Invalid(f"can't be written as JSON: {error}") from error
+    return decode(body, type(message))
 
 
 def check(message: msgspec.Struct) -> None:
@@ -88,6 +101,8 @@ def check(message: msgspec.Struct) -> None:
     if isinstance(message, StartPipelineReq):
         _check_env(message.env_vars)
         _check_texts(message)
+        if _is_deeper(message.program, MAX_PROGRAM_DEPTH):
+            raise Invalid(f"nested deeper than {MAX_PROGRAM_DEPTH} levels", path="$.program")
         size = len(_ENCODER.encode(message.program))
         if size > MAX_PROGRAM_BYTES:
             raise TooLarge(
@@ -97,6 +112,23 @@ def check(message: msgspec.Struct) -> None:
                 limit=MAX_PROGRAM_BYTES,
                 unit="bytes",
             )
+
+
+def _is_deeper(value: object, limit: int) -> bool:
+    """Whether a JSON value has more than ``limit`` levels; asks level by level, so that no
+    depth can exhaust the stack."""
+    level = [value]
+    for _ in range(limit):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _check_env(env_vars: dict[str, str]) -> None:
@@ -193,7 +225,7 @@ def error_from_body(body: bytes) -> SlotbusError | None:
     """The error that a reply's body holds, or None where the body is not an error's."""
     try:
         fields = msgspec.json.decode(body, type=_ErrorBody).error
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
         return None
     code, message = str(fields.pop("code", "internal")), str(fields.pop("message", ""))
     facts: dict[str, Fact] = fields

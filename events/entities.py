@@ -39,7 +39,8 @@ class Node(Struct, kw_only=True, omit_defaults=True):
 
 class Worker(Struct, kw_only=True, omit_defaults=True):
     """One process, pod or task. ``gone``: its end is in the log; until then it is live
-    and holds its slots. ``epoch`` and ``position`` are those of its decision."""
+    and holds its slots. ``epoch`` and ``position`` are those of its decision; ``unwanted``:
+    it was decided to stop it; ``acked``: the epoch under which its launch was heard of."""
 
     worker_id: str
     job_id: str
@@ -52,6 +53,8 @@ class Worker(Struct, kw_only=True, omit_defaults=True):
     epoch: int
     position: int
     launched: bool = False
+    acked: int = 0
+    unwanted: bool = False
     gone: bool = False
     force: bool = False
     grace_s: float = 0.0
@@ -60,6 +63,11 @@ class Worker(Struct, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
+
+    @property
+    def serves(self) -> bool:
+        """Whether it counts for its run: nobody stopped it, and it ran or still may."""
+        return not self.unwanted and (self.launched or not self.gone)
 
 
 class Run(Struct, kw_only=True, omit_defaults=True):

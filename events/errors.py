@@ -154,7 +154,8 @@ def error_from_wire(code: str, message: str, facts: dict[str, Fact]) -> SlotbusE
     """Builds the error that a reply's body describes; an unknown code is ``Internal``."""
     cls = _BY_CODE.get(code, Internal)
     error = cls.__new__(cls)
-    SlotbusError.__init__(error, message, **facts)
+    Exception.__init__(error, message)
+    error.message, error.facts = message, dict(facts)
     for name in ("slots_needed", "slots_free", "path"):
         if name in facts:
             setattr(error, name, facts[name])

@@ -103,7 +103,7 @@ class NodeUncordoned(Fact, kw_only=True, frozen=True, tag="node_uncordoned", omi
 
 
 class NodeForgotten(Fact, kw_only=True, frozen=True, tag="node_forgotten", omit_defaults=True):
-    """A node silent for long left the ledger, and the lost workers on it."""
+    """A node that was silent for long, and holds no workers, left the ledger."""
 
     node_id: str
 

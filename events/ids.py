@@ -46,6 +46,9 @@ WaitSeconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 MAX_WORKERS_A_RUN: Final = 1_000
 MAX_PROGRAM_BYTES: Final = 512 * 1024
+MAX_PROGRAM_DEPTH: Final = 128
+"""Levels of lists and objects in a program; what reads it recursively must not fail."""
+
 MAX_ENV_BYTES: Final = 128 * 1024
 """All names and values of a job's ``env_vars`` together, in bytes of UTF-8."""
 

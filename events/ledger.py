@@ -1,7 +1,7 @@
 """The ledger: what is true, folded from the event log and from nothing else.
 
 What lives here: folding each fact, the indexes that answer "how many slots are free",
-snapshots in canonical bytes. What may not: clocks, decisions, what was merely heard
+snapshots. What may not: clocks, decisions, what was merely heard
 (``events.pulse``).
 """
 
@@ -152,8 +152,9 @@ class Ledger:
         return False
 
     def snapshot(self) -> bytes:
-        """Canonical JSON: sorted keys, so that equal states have equal bytes."""
-        return msgspec.json.encode(self.state, order="sorted")
+        """JSON in the order of happening, which is the log's: the same records give the
+        same bytes, and what is restored goes through things in the same order."""
+        return msgspec.json.encode(self.state)
 
     @classmethod
     def restore(cls, snapshot: bytes) -> Ledger:
@@ -165,7 +166,11 @@ class Ledger:
     def apply(self, record: f.Record) -> None:
         """Folds one record. Raises IllegalTransition for a fact that can't be."""
         for fact in record.events:
-            self.fold(fact, record.at, record.epoch)
+            try:
+                self.fold(fact, record.at, record.epoch)
+            except KeyError as error:
+                happening = type(fact).__struct_config__.tag
+                raise IllegalTransition("it", str(error), "unknown", str(happening)) from error
         self.close_record(record.at)
 
     def fold(self, fact: f.AnyFact, at: datetime, epoch: int) -> None:
@@ -258,6 +263,8 @@ class Ledger:
         if self.live_by_node.get(fact.node_id):
             raise IllegalTransition("node", fact.node_id, "holding workers", "node_forgotten")
         self.nodes.pop(fact.node_id)
+        for worker_id in [w for w, node in self.state.orphans.items() if node == fact.node_id]:
+            del self.state.orphans[worker_id]
 
     def _run_created(self, fact: f.RunCreated, at: datetime, epoch: int) -> None:
         if fact.run_id <= self.state.highest_run.get(fact.job_id, 0):
@@ -355,13 +362,13 @@ class Ledger:
         stopping = self.workers[fact.worker_id].state is WorkerState.STOPPING
         target = WorkerState.STOPPING if stopping else WorkerState.RUNNING
         worker = self._worker_moved(fact, target, "worker_launched", at)
-        worker.launched, worker.incarnation = True, fact.incarnation
-        worker.pid, worker.seq = fact.pid, fact.seq
+        self._heard_of(worker, fact, epoch)
 
     def _worker_stopping(self, fact: f.WorkerStopping, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, WorkerState.STOPPING, "worker_stopping", at)
-        worker.force = worker.force or fact.force
-        worker.grace_s, worker.reason = fact.grace_s, fact.reason
+        worker.unwanted, worker.force = True, worker.force or fact.force
+        worker.grace_s, worker.reason = float(fact.grace_s), fact.reason
+        self._note_failure(worker, fact.reason)
 
     def _worker_lost(self, fact: f.WorkerLost, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, WorkerState.LOST, "worker_lost", at)
@@ -370,7 +377,13 @@ class Ledger:
 
     def _worker_returned(self, fact: f.WorkerReturned, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, WorkerState.RUNNING, "worker_returned", at)
-        worker.launched, worker.incarnation, worker.reason = True, fact.incarnation, ""
+        worker.reason = ""
+        self._heard_of(worker, fact, epoch)
+
+    def _heard_of(
+        self, worker: Worker, fact: f.WorkerLaunched | f.WorkerReturned, epoch: int
+    ) -> None:
+        worker.launched, worker.acked, worker.incarnation = True, epoch, fact.incarnation
         worker.pid, worker.seq = fact.pid or worker.pid, fact.seq
 
     def _worker_ended(self, fact: f.WorkerEnded, at: datetime, epoch: int) -> None:

@@ -17,11 +17,13 @@ __all__ = ["Beat", "Pulse", "live_digest"]
 
 
 class Beat(Struct, kw_only=True):
-    """What was last heard of a node. ``asked_at``: an inventory is being waited for."""
+    """What was last heard of a node. ``owed``: this leader needs an inventory of it;
+    ``asked_at``: since when one is being waited for."""
 
     last_seen: datetime
     seq: int = 0
     epoch: int = 0
+    owed: bool = False
     asked_at: datetime | None = None
 
 

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from events.errors import NotLeader
+import structlog
+
+from events.errors import NotLeader, SlotbusError
 from schedulers.decide.messages import (
     Acknowledge,
     Effect,
@@ -28,16 +30,21 @@ from schedulers.decide.messages import (
     StopAnswered,
     TakeInventory,
 )
-from schedulers.launcher import Fenced, Launcher, LaunchRefused, Unreachable
+from schedulers.launcher import Fenced, Launcher, LaunchRefused
 
-AT_ONCE: Final = 128
-"""Effects of one kind that are under way at the same time; the others wait."""
+AT_ONCE: Final = 64
+"""Tries under way on one node at the same time; the others wait, those of other nodes
+don't: a silent node holds up nobody else."""
 
 TRY_S: Final = 3.0
 """Deadline of one try, in seconds."""
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
+ACKNOWLEDGE_TRIES: Final = 5
+"""After these the end is reported again some day, and acknowledged then."""
+
+log = structlog.get_logger("slotbus.dispatch")
 
 
 class Dispatcher:
@@ -60,22 +67,15 @@ class Dispatcher:
         self._wanted = wanted
         self._tell = tell
         self._launch_timeout_s = launch_timeout_s
-        self._bounds: dict[type[Effect], asyncio.Semaphore] = {
-            kind: asyncio.Semaphore(AT_ONCE) for kind in (Launch, Stop, TakeInventory)
-        }
+        self._bounds: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[Effect, asyncio.Task[None]]] = {}
-        self._acknowledging: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def start(self, effect: Effect) -> None:
         """Begins to carry an effect out; one already under way is not begun twice, and a
         stop takes the place of its worker's launch."""
-        if isinstance(effect, Acknowledge):
-            task = asyncio.create_task(self._acknowledge(effect))
-            self._acknowledging.add(task)
-            task.add_done_callback(self._acknowledging.discard)
-            return
         key = _key(effect)
         before = self._running.get(key)
         if before is not None:
@@ -85,6 +85,7 @@ class Dispatcher:
         self._idle.clear()
         task = asyncio.create_task(self._run(effect), name=f"{type(effect).__name__} {key}")
         self._running[key] = (effect, task)
+        self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(key, done))
 
     async def until_idle(self, timeout_s: float) -> bool:
@@ -98,66 +99,86 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Gives up what is under way; nothing of it goes out afterwards."""
-        tasks = [task for _, task in self._running.values()] + list(self._acknowledging)
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if key in self._running and self._running[key][1] is task:
             del self._running[key]
         if not self._running:
+            self._bounds.clear()
             self._idle.set()
 
     async def _run(self, effect: Effect) -> None:
-        async with self._bounds[type(effect)]:
-            match effect:
-                case Launch():
-                    outcome: Outcome | None = await self._launch(effect)
-                case Stop():
-                    outcome = await self._stop(effect)
-                case TakeInventory():
-                    outcome = await self._take_inventory(effect)
-                case _:
-                    outcome = None
+        """Whatever happens, the engine hears of it: nothing is retried by silence."""
+        try:
+            outcome = await self._carry_out(effect)
+        except Exception as error:
+            self.outcomes["Fault"] += 1
+            log.exception("effect failed", effect=type(effect).__name__)
+            outcome = _after_fault(effect, f"a fault of slotbus: {error!r}")
         if outcome is not None:
             self.outcomes[type(outcome).__name__] += 1
             self._tell(outcome)
 
+    async def _carry_out(self, effect: Effect) -> Outcome | None:
+        match effect:
+            case Launch():
+                return await self._launch(effect)
+            case Stop():
+                return await self._stop(effect)
+            case TakeInventory():
+                return await self._take_inventory(effect)
+            case Acknowledge():
+                return await self._acknowledge(effect)
+
+    def _bound(self, node_id: str) -> asyncio.Semaphore:
+        return self._bounds.setdefault(node_id, asyncio.Semaphore(AT_ONCE))
+
     async def _launch(self, effect: Launch) -> Outcome | None:
         what = effect.assignment
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._launch_timeout_s
+        deadline: float | None = None
         pause = FIRST_PAUSE_S
-        while self._wanted(effect):
-            try:
-                ack = await self._launcher.launch(what, TRY_S)
-                return Launched(what.worker_id, what.incarnation, pid=ack.pid, seq=ack.seq)
-            except LaunchRefused as error:
-                return LaunchFailed(what.worker_id, error.message)
-            except Fenced:
-                # An earlier try may have started it: the node's inventory will tell.
-                self.outcomes["Fenced"] += 1
-                return None
-            except Unreachable as error:
-                if loop.time() >= deadline:
-                    return LaunchUncertain(what.worker_id, error.message)
+        while True:
+            async with self._bound(what.node_id):
+                if not self._wanted(effect):
+                    return None
+                deadline = deadline or loop.time() + self._launch_timeout_s
+                try:
+                    ack = await self._launcher.launch(what, TRY_S)
+                    return Launched(what.worker_id, what.incarnation, pid=ack.pid, seq=ack.seq)
+                except LaunchRefused as error:
+                    return LaunchFailed(what.worker_id, error.message)
+                except Fenced:
+                    # An earlier try may have started it: the node's inventory will tell.
+                    self.outcomes["Fenced"] += 1
+                    return None
+                except SlotbusError as error:
+                    if loop.time() + pause >= deadline:
+                        return LaunchUncertain(what.worker_id, error.message)
             pause = await _back_off(pause)
-        return None
 
     async def _stop(self, effect: Stop) -> Outcome | None:
+        order = effect.order
         pause = FIRST_PAUSE_S
-        while self._wanted(effect):
-            try:
-                answer = await self._launcher.signal(effect.order, TRY_S)
-                return StopAnswered(effect.order.worker_id, answer.state)
-            except (Fenced, LaunchRefused):
-                # Another incarnation or a newer leader is there; its inventory will tell.
-                self.outcomes["Fenced"] += 1
-                return None
-            except Unreachable:
-                pause = await _back_off(pause)
-        return None
+        while True:
+            async with self._bound(order.node_id):
+                if not self._wanted(effect):
+                    return None
+                try:
+                    answer = await self._launcher.signal(order, TRY_S)
+                    return StopAnswered(order.worker_id, answer.state)
+                except (Fenced, LaunchRefused):
+                    # Another incarnation or a newer leader is there; its inventory will tell.
+                    self.outcomes["Fenced"] += 1
+                    return None
+                except SlotbusError:
+                    self.outcomes["StopRetried"] += 1
+            pause = await _back_off(pause)
 
     async def _take_inventory(self, effect: TakeInventory) -> Outcome | None:
         try:
@@ -166,16 +187,22 @@ class Dispatcher:
             taken = await self._launcher.inventory(
                 effect.node_id, effect.incarnation, effect.epoch, TRY_S
             )
-        except (Fenced, LaunchRefused, Unreachable, NotLeader) as error:
+        except SlotbusError as error:
             return InventoryFailed(effect.node_id, error.message)
         return InventoryTaken(effect.node_id, taken)
 
     async def _acknowledge(self, effect: Acknowledge) -> None:
-        try:
-            await self._launcher.acknowledge(effect.node_id, effect.worker_id)
-        except Unreachable:
-            # It will be reported again, and acknowledged then.
-            self.outcomes["AcknowledgeFailed"] += 1
+        pause = FIRST_PAUSE_S
+        for _ in range(ACKNOWLEDGE_TRIES):
+            async with self._bound(effect.node_id):
+                if not self._wanted(effect):
+                    return
+                try:
+                    await self._launcher.acknowledge(effect.node_id, effect.worker_id)
+                    return
+                except SlotbusError:
+                    self.outcomes["AcknowledgeRetried"] += 1
+            pause = await _back_off(pause)
 
 
 def _key(effect: Effect) -> str:
@@ -184,19 +211,35 @@ def _key(effect: Effect) -> str:
             return f"w:{effect.assignment.worker_id}"
         case Stop():
             return f"w:{effect.order.worker_id}"
-        case _:
+        case Acknowledge():
+            return f"a:{effect.worker_id}"
+        case TakeInventory():
             return f"n:{effect.node_id}"
 
 
 def _replaces(new: Effect, old: Effect) -> bool:
-    if isinstance(new, Stop):
-        return isinstance(old, Launch) or (
-            isinstance(old, Stop)
-            and (new.order.force, new.order.incarnation) != (old.order.force, old.order.incarnation)
-        )
-    if isinstance(new, Launch):
-        return isinstance(old, Launch) and new.assignment.incarnation != old.assignment.incarnation
-    return isinstance(old, TakeInventory) and new != old
+    match new, old:
+        case Stop(), Launch():
+            return True
+        case Stop(), Stop():
+            before, after = old.order, new.order
+            return (after.force, after.incarnation) != (before.force, before.incarnation)
+        case Launch(), Launch():
+            return new.assignment.incarnation != old.assignment.incarnation
+        case TakeInventory(), TakeInventory():
+            return new != old
+        case _:
+            return False
+
+
+def _after_fault(effect: Effect, reason: str) -> Outcome | None:
+    match effect:
+        case Launch():
+            return LaunchUncertain(effect.assignment.worker_id, reason)
+        case TakeInventory():
+            return InventoryFailed(effect.node_id, reason)
+        case _:
+            return None
 
 
 async def _back_off(pause: float) -> float:

@@ -90,9 +90,9 @@ def place(candidates: Iterable[Candidate], wish: Wish) -> Plan:
     )
 
 
-def too_many_workers(plan: Plan) -> bool:
-    """Whether a run would have more workers than the stated limit."""
-    return len(plan.shares) > MAX_WORKERS_A_RUN
+def too_many_workers(plan: Plan, *, beside: int = 0) -> bool:
+    """Whether a run that has workers already would have more than the stated limit."""
+    return len(plan.shares) + beside > MAX_WORKERS_A_RUN
 
 
 def _why_not(candidate: Candidate, wish: Wish) -> str:

@@ -112,12 +112,12 @@ def accepted_reply(ledger: Ledger, command_id: str) -> Reply:
     if entry.kind == "start":
         for run in ledger.runs_of(entry.job_id, entry.run_id):
             return start_reply(ledger, run)
-    live = [w for w in entry.workers if not ledger.workers[w].gone]
+    live = {w for w in entry.workers if w in ledger.workers and not ledger.workers[w].gone}
     return StopReply(
         command_id=command_id,
         job_id=entry.job_id,
-        workers=[w for w in entry.workers if w not in set(live)],
-        unconfirmed=live,
+        workers=[w for w in entry.workers if w not in live],
+        unconfirmed=[w for w in entry.workers if w in live],
     )
 
 

@@ -89,10 +89,11 @@ class LaunchUncertain(Struct, frozen=True):
 
 
 class StopAnswered(Struct, frozen=True):
-    """``state`` as in ``AgentStopReply``."""
+    """``state`` as in ``AgentStopReply``; ``node_id``: who answered."""
 
     worker_id: str
     state: str
+    node_id: str
 
 
 class InventoryTaken(Struct, frozen=True):

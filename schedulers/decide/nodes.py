@@ -71,16 +71,21 @@ def register(draft: Draft, request: RegisterNodeReq) -> None:
         # this epoch.
         epoch = draft.epoch if renewed else request.epoch
         draft.pulse.heard(node.node_id, draft.now, epoch=epoch)
-    if request.workers is not None and renewed:
+    if request.workers is not None and (renewed or _is_ours(draft, node, request)):
         inventory = InventoryReply(
             incarnation=request.incarnation, seq=0, epoch=draft.epoch, workers=request.workers
         )
         reconcile(draft, node, inventory)
     else:
-        ask(draft, node)
+        ask(draft, node, anew=renewed)
     draft.answer = RegisterReply(
         epoch=draft.epoch, heartbeat_s=draft.rules.heartbeat_s, expiry_s=draft.rules.expiry_s
     )
+
+
+def _is_ours(draft: Draft, node: Node, request: RegisterNodeReq) -> bool:
+    """Whether the list in a registration was taken by this leader itself, at its start."""
+    return not node.watched and request.epoch == draft.epoch
 
 
 def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> None:
@@ -126,11 +131,13 @@ def _offer_of(node: Node) -> NodeRegistered:
     )
 
 
-def ask(draft: Draft, node: Node) -> None:
-    """Asks a node what it runs, unless that is being asked already."""
+def ask(draft: Draft, node: Node, *, anew: bool = False) -> None:
+    """Asks a node what it runs, unless that is being asked already (``anew``: of an earlier
+    incarnation). Its heartbeats ask again until there was an answer."""
     beat = draft.pulse.beats.get(node.node_id)
     if beat is not None:
-        if beat.asked_at is not None and draft.now - beat.asked_at < ASK_AGAIN:
+        beat.owed = True
+        if not anew and beat.asked_at is not None and draft.now - beat.asked_at < ASK_AGAIN:
             return
         beat.asked_at = draft.now
     draft.effect(TakeInventory(node.node_id, node.incarnation, draft.epoch))
@@ -148,12 +155,14 @@ def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:
             f"node {request.node_id} is not registered like this: register",
             node_id=request.node_id,
         )
-    draft.pulse.heard(node.node_id, draft.now, epoch=request.epoch, seq=request.seq)
-    if node.expired:
-        draft.emit(NodeReturned(node_id=node.node_id))
-        ask(draft, node)
-    elif request.digest and request.digest != draft.ledger.digest_of(node.node_id):
-        ask(draft, node)
+    if node.watched:
+        beat = draft.pulse.heard(node.node_id, draft.now, epoch=request.epoch, seq=request.seq)
+        differs = request.digest and request.digest != draft.ledger.digest_of(node.node_id)
+        if node.expired:
+            draft.emit(NodeReturned(node_id=node.node_id))
+            ask(draft, node)
+        elif beat.owed or differs:
+            ask(draft, node)
     draft.answer = HeartbeatReply(epoch=draft.epoch)
 
 

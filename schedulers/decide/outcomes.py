@@ -72,7 +72,9 @@ def launch_uncertain(draft: Draft, outcome: LaunchUncertain) -> None:
 def stop_answered(draft: Draft, outcome: StopAnswered) -> None:
     """``unknown`` proves that the worker is not there: a tombstone stands for it now."""
     worker = draft.ledger.workers.get(outcome.worker_id)
-    if worker is None or worker.gone or outcome.state != "unknown":
+    if worker is None or worker.state is not WorkerState.STOPPING or outcome.state != "unknown":
+        return
+    if worker.node_id != outcome.node_id:  # the answer to the stop of an orphan
         return
     draft.emit(
         WorkerEnded(
@@ -98,6 +100,7 @@ def inventory_taken(draft: Draft, outcome: InventoryTaken) -> None:
             seq=outcome.inventory.seq,
         )
         beat.asked_at = None
+        beat.owed = beat.owed and outcome.inventory.epoch < draft.epoch
     if not node.expired:
         reconcile(draft, node, outcome.inventory)
 
@@ -122,7 +125,7 @@ def _forget(draft: Draft) -> None:
     if len(done) > rules.remembered_commands:
         draft.emit(CommandForgotten(command_ids=done[: len(done) - rules.remembered_commands]))
     for job in list(ledger.jobs.values()):
-        for run in job.runs[: -rules.remembered_runs]:
+        for run in job.runs[: -max(1, rules.remembered_runs)]:
             if run.ended and not ledger.live_of(job.job_id, run.run_id):
                 draft.emit(RunForgotten(job_id=job.job_id, run_id=run.run_id))
     over = [j for j in ledger.jobs.values() if j.current.ended and not ledger.live_of(j.job_id)]

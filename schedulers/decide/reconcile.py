@@ -29,6 +29,8 @@ def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
         row = rows.get(worker.worker_id)
         if row is None:
             _absent(draft, worker, inventory)
+        elif row.state is WorkerState.ASSIGNED:
+            continue  # not what a node should say: it says nothing
         elif row.state in ALIVE:
             _alive(draft, worker, row, inventory)
         else:
@@ -49,17 +51,23 @@ def _absent(draft: Draft, worker: Worker, inventory: InventoryReply) -> None:
         # Never acknowledged: the order was lost or is on its way, so it is sent (again).
         launch(draft, worker)
         return
-    # Another incarnation acknowledged it: that one is over, so this list is the later.
-    later = worker.incarnation != inventory.incarnation or worker.seq < inventory.seq
-    if worker.launched and later:
+    if worker.launched and _is_later(worker, inventory):
         reason = "its node no longer has it"
         draft.emit(WorkerEnded(worker_id=worker.worker_id, state=WorkerState.LOST, reason=reason))
-    else:
-        # It may still be on its way there; a stop leaves a tombstone and so an answer.
-        if worker.state is not WorkerState.STOPPING:
-            stop_worker(draft, worker, "never acknowledged", grace_s=draft.rules.rollback_grace_s)
-        else:
-            signal(draft, worker)
+    elif worker.state is WorkerState.STOPPING:
+        # It may be on its way there; a stop leaves a tombstone and so an answer.
+        signal(draft, worker)
+
+
+def _is_later(worker: Worker, inventory: InventoryReply) -> bool:
+    """Whether a list was taken after the worker's launch was acknowledged: to an earlier
+    incarnation, which is over; to an earlier leader, whose orders the node refused from
+    when it was asked for this list; or with a lower ``seq``."""
+    return (
+        worker.incarnation != inventory.incarnation
+        or worker.acked < inventory.epoch
+        or worker.seq < inventory.seq
+    )
 
 
 def _alive(draft: Draft, worker: Worker, row: InventoryRow, inventory: InventoryReply) -> None:

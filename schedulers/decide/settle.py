@@ -20,6 +20,7 @@ from events.facts import (
     WorkerAssigned,
     WorkerStopping,
 )
+from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
 from events.messages import PlacedWorker, StartReply, StopReply
 from events.states import NodeState, RunState, WorkerState
@@ -27,7 +28,7 @@ from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Launch, Reply, Stop
 from schedulers.decide.words import split_command
 from schedulers.launcher import Assignment, StopOrder
-from schedulers.placement import Candidate, Plan, Wish, place
+from schedulers.placement import Candidate, Plan, Wish, place, too_many_workers
 
 
 def settle(draft: Draft, job_id: str) -> None:
@@ -53,6 +54,8 @@ def _candidate(draft: Draft, node: Node) -> Candidate:
     blocked = ""
     if node.state is not NodeState.READY:
         blocked = str(node.state)
+    elif not node.watched and node.node_id != draft.rules.local_node:
+        blocked = "belongs to another scheduler"
     elif node.watched and _epoch_seen(draft, node) < draft.epoch:
         blocked = "not heard from under this leader yet"
     return Candidate(node.node_id, draft.ledger.free_slots(node.node_id), node.labels, blocked)
@@ -164,15 +167,14 @@ def succeed(draft: Draft, command_id: str, reply: Reply) -> None:
 
 def start_reply(ledger: Ledger, run: Run) -> StartReply:
     """The workers of a run that were placed and not found unable to run."""
-    workers = [ledger.workers[worker_id] for worker_id in run.workers]
     return StartReply(
         command_id=run.command_id,
         job_id=run.job_id,
         run_id=run.run_id,
         workers=[
             PlacedWorker(worker_id=w.worker_id, node_id=w.node_id, slots=w.slots)
-            for w in workers
-            if w.launched or not w.gone
+            for w in (ledger.workers[worker_id] for worker_id in run.workers)
+            if w.serves
         ],
     )
 
@@ -197,11 +199,12 @@ def _settle_starting(draft: Draft, run: Run) -> None:
         where = f", waiting for {', '.join(late)}" if late else ""
         fail_start(draft, run, f"not all workers were launched in time{where}")
         return
-    placed = sum(w.slots for w in workers if w.launched or not w.gone)
-    missing = run.slots - placed
-    if missing > 0:
-        _try_elsewhere(draft, run, missing)
-    elif all(w.launched for w in workers if not w.gone):
+    missing = run.slots - sum(w.slots for w in workers if w.serves)
+    # A worker that may run has a successor only once it is known not to.
+    leaving = sum(w.slots for w in workers if w.unwanted and not w.gone)
+    if missing > leaving:
+        _try_elsewhere(draft, run, missing - leaving)
+    elif missing == 0 and all(w.launched for w in workers if w.serves):
         draft.emit(RunRunning(job_id=run.job_id, run_id=run.run_id))
         if run.command_id in draft.ledger.pending:
             succeed(draft, run.command_id, start_reply(draft.ledger, run))
@@ -219,6 +222,8 @@ def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
     plan = plan_for(draft, wish)
     if plan.missing:
         fail_start(draft, run, f"{plan.missing} slots could not be launched on any node")
+    elif too_many_workers(plan, beside=len(draft.ledger.live_of(run.job_id, run.run_id))):
+        fail_start(draft, run, f"it would need more than {MAX_WORKERS_A_RUN} workers")
     else:
         put_workers(draft, run, plan)
 
@@ -227,7 +232,7 @@ def _settle_running(draft: Draft, run: Run) -> None:
     workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
     if any(not w.gone for w in workers):
         return
-    bad = [w for w in workers if w.launched and w.state is not WorkerState.FINISHED]
+    bad = [w for w in workers if w.serves and w.state is not WorkerState.FINISHED]
     state = RunState.FAILED if bad else RunState.FINISHED
     reason = f"worker {bad[0].worker_id}: {bad[0].reason}" if bad else ""
     draft.emit(RunEnded(job_id=run.job_id, run_id=run.run_id, state=state, reason=reason))
