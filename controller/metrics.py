@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -250,7 +250,7 @@ class TimedLog:
         self._log = log
         self._took = took
 
-    def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+    def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
         return self._log.read(after)
 
     async def append(

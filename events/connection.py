@@ -245,7 +245,13 @@ async def _first_connect(
     raise ConnectionFailed(why, shown, cause) from (causes[-1] if causes else None)
 
 
-async def request(nc: Client, subject: str, body: bytes, timeout_s: float) -> Msg:
+async def request(
+    nc: Client,
+    subject: str,
+    body: bytes,
+    timeout_s: float,
+    headers: dict[str, str] | None = None,
+) -> Msg:
     """``nc.request``, from which a task can be cancelled.
 
     Before Python 3.12, ``asyncio.wait_for`` inside nats-py swallows a cancellation that
@@ -253,7 +259,7 @@ async def request(nc: Client, subject: str, body: bytes, timeout_s: float) -> Ms
     """
     task = asyncio.current_task()
     cancelled = task.cancelling() if task is not None else 0
-    answer = await nc.request(subject, body, timeout=timeout_s)
+    answer = await nc.request(subject, body, timeout=timeout_s, headers=headers)
     if task is not None and task.cancelling() > cancelled:
         raise asyncio.CancelledError
     return answer

@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar
@@ -79,7 +79,7 @@ class FileLog:
         self._unsynced = False
         self._timer: asyncio.TimerHandle | None = None
 
-    async def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+    async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
         file = await self._in_thread(self._open_reader)
         if file is None:
             if after > START:

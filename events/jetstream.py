@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ import nats.errors
 from msgspec import Struct
 from nats.aio.client import Client
 
+from events.connection import request
 from events.errors import TooLarge
 from events.facts import Record
 from events.ids import START, Position
@@ -62,6 +63,8 @@ FULL: Final = frozenset({10002, 10023, 10028, 10047, 10077})
 """Limits of the account, the server and the stream, and a disk that takes no more."""
 TOO_LARGE: Final = frozenset({10054, 10097})
 DEFAULT_STALL_S: Final = 15.0
+APPEND_ATTEMPT_S: Final = 1.0
+"""Without an acknowledgement for so long, the message is looked for."""
 SETUP_TIMEOUT_S: Final = 10.0
 
 
@@ -120,7 +123,7 @@ class JetStreamLog:
 
     # --- reading ----------------------------------------------------------------------------
 
-    async def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+    async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
         deadline = Deadline(self._stall_s)
         info = await self._contact(deadline)
         end_seq = info.state.last_seq
@@ -238,6 +241,11 @@ class JetStreamLog:
         begin = position_of(message.headers, seq)
         return End(seq, Position(begin + message.data.count(b"\n")))
 
+    async def check(self, *, timeout_s: float = SETUP_TIMEOUT_S) -> None:
+        """Raises LogLost if the stream is not the one that was read. An append can't tell
+        two streams apart that end at the same sequence: call it now and then."""
+        await self._contact(Deadline(timeout_s))
+
     async def trim(self, upto: Position, *, timeout_s: float = SETUP_TIMEOUT_S) -> None:
         """Purges the messages whose records all lie at or before ``upto``, but for the last
         message, which knows the position. Keep a snapshot at ``upto`` first."""
@@ -309,9 +317,8 @@ class JetStreamLog:
             await deadline.back_off()
 
     async def _publish(self, body: bytes, headers: dict[str, str], deadline: Deadline) -> _Ack:
-        reply = await self._nc.request(
-            self._subject, body, timeout=deadline.attempt_s(), headers=headers
-        )
+        timeout_s = deadline.attempt_s(APPEND_ATTEMPT_S)
+        reply = await request(self._nc, self._subject, body, timeout_s, headers)
         try:
             return msgspec.json.decode(reply.data, type=_Ack)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -22,6 +22,7 @@ import nats.errors
 from msgspec import Raw, Struct, field
 from nats.aio.client import Client
 
+from events.connection import request
 from events.log import LogError, LogUnsettled
 
 ATTEMPT_TIMEOUT_S: Final = 2.0
@@ -125,9 +126,10 @@ class _MessageReply(Struct):
 class Deadline:
     """A point in the loop's time, and waits that grow towards it, never in step."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, *, longest_wait_s: float = BACKOFF_MAX_S) -> None:
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         self._at = self._clock() + timeout_s
+        self._longest_wait_s = longest_wait_s
         self._wait = BACKOFF_FIRST_S
 
     @property
@@ -140,7 +142,7 @@ class Deadline:
 
     async def back_off(self) -> None:
         await asyncio.sleep(min(self.left_s, self._wait * random.uniform(0.5, 1.5)))
-        self._wait = min(BACKOFF_MAX_S, self._wait * 2)
+        self._wait = min(self._longest_wait_s, self._wait * 2)
 
 
 class JetStreamApi:
@@ -231,9 +233,7 @@ class JetStreamApi:
         cause = "no time was left"
         while True:
             try:
-                reply = await self.nc.request(
-                    f"{self.prefix}.{what}", body, timeout=deadline.attempt_s()
-                )
+                reply = await request(self.nc, f"{self.prefix}.{what}", body, deadline.attempt_s())
             except GONE as error:
                 raise LogUnsettled(f"the connection to NATS is over: {error}") from error
             except nats.errors.Error as error:

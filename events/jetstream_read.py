@@ -50,7 +50,8 @@ class _Inbox:
 
     async def messages(self, timeout_s: float) -> list[Msg]:
         """All that arrived, at least one. Raises TimeoutError."""
-        await asyncio.wait_for(self._some.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._some.wait()
         self._some.clear()
         arrived, self._arrived = self._arrived, []
         return arrived

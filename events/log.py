@@ -6,7 +6,7 @@ files (``events.filelog``) and NATS (``events.jetstream``), and the meaning of r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -56,7 +56,7 @@ class EventLog(Protocol):
     has not reached, or never had, is how loss is noticed.
     """
 
-    def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+    def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
         """Yields what is stored after a position, oldest first, in batches of one to
         READ_BATCH records, up to the end found at the call; may run beside an append.
 
@@ -152,7 +152,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self._lines: list[bytes] = []
 
-    async def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+    async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
         end = len(self._lines)
         if after > end:
             raise lost(after, end)

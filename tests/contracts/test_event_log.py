@@ -352,7 +352,7 @@ async def test_a_reader_may_stop_in_the_middle(store: Store) -> None:
     await append(log, some_records(READ_BATCH * 2), START)
     reading = log.read()
     assert (await anext(reading))[0] == a_record(1)
-    await reading.aclose()  # type: ignore[attr-defined]  # all of ours are generators
+    await reading.aclose()
     await append(log, [a_record(1)], READ_BATCH * 2)
 
 
