@@ -86,16 +86,6 @@ def convert(tree: object, kind: type[M]) -> M:
     return message
 
 
-def validated(message: M) -> M:
-    """A message made in Python, held to the same rules as one that came as bytes, with its
-    values in the types they would have then. Raises Invalid, TooLarge."""
-    try:
-        body = _ENCODER.encode(message)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Invalid(f"can't be written as JSON: {error}") from error
-    return decode(body, type(message))
-
-
 def check(message: msgspec.Struct) -> None:
     """The rules that a type can't say. Raises Invalid, TooLarge."""
     if isinstance(message, StartPipelineReq):
