@@ -195,7 +195,6 @@ class FileLog:
             ) from failure
         try:
             file = self._writer()
-            self._identify(self._path.stat())
         except FileNotFoundError:
             raise LogLost(f"{self._path} is gone") from None
         except OSError as error:
@@ -220,7 +219,10 @@ class FileLog:
             if made and self._fsync != "never":
                 _sync_directory(self._path.parent)
             self._identify(os.fstat(self._file))
-        if not self._settled:
+        found = self._path.stat()
+        self._identify(found)
+        if not self._settled or found.st_size != self._known.offset:
+            self._settled = False
             self._known = self._repair(self._file)
             self._settled = True
         return self._file
