@@ -115,19 +115,26 @@ def _detach(arguments: argparse.Namespace, state_dir: Path, settings: Settings) 
         _leave_terminal(state_dir)
         os._exit(_run(arguments, state_dir, settings, tell))
     os.close(tell)
-    heard = b""
-    while select.select([hear], [], [], START_TIMEOUT_S)[0]:
-        chunk = os.read(hear, 4096)
-        heard += chunk
-        if not chunk or heard == _READY:
-            break
+    heard = _hear(hear)
     os.close(hear)
     if heard == _READY:
         return 0
-    _say(heard.decode("utf-8", "replace") or f"it does not start: see {state_dir / LOG_NAME}")
-    if not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+    if heard is None:
+        _say(f"it does not serve within {START_TIMEOUT_S:g} s: see {state_dir / LOG_NAME}")
         return EXIT_FAILED
+    _say(heard.decode("utf-8", "replace") or f"it ended at once: see {state_dir / LOG_NAME}")
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _hear(fd: int) -> bytes | None:
+    """All that the child says: _READY, or its last words; None if it only hangs."""
+    heard = b""
+    while select.select([fd], [], [], START_TIMEOUT_S)[0]:
+        chunk = os.read(fd, 4096)
+        heard += chunk
+        if not chunk or heard == _READY:
+            return heard
+    return None
 
 
 def _leave_terminal(state_dir: Path) -> None:

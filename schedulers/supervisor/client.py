@@ -154,7 +154,7 @@ class SupervisorClient:
             await self._ask(frames.Shutdown(grace_s), _Nothing, deadline)
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.wait({self._receiver})
-                while process is not None and is_running(process.id):
+                while process and is_running(process.id):  # noqa: ASYNC110 - a process knows no event
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError as error:
             raise SupervisorGone(f"the supervisor of {self._dir} does not end") from error

@@ -60,7 +60,7 @@ if os.fork() == 0:
         if clear == "clear":
             os.execve("/bin/sleep", ["sleep", "600"], {})
         time.sleep(600)
-    if clear == "clear":
+    if clear == "clear" and stay != "orphan":
         time.sleep(600)
     os._exit(0)
 while len(open(path, "a+").read() or open(path).read()) == 0:
@@ -71,16 +71,17 @@ if stay == "stay":
 """
 
 
-def forks_away(pids: Path, *, stays: bool, clears: bool = False) -> list[str]:
+def forks_away(
+    pids: Path, *, stays: bool, clears: bool = False, orphaned: bool = False
+) -> list[str]:
     """A daemon's double fork: its grandchild has its own session and no parent of ours.
 
     Prints ``ready`` when the grandchild's pid is in ``pids``. ``stays``: the main process
     sleeps on, else it ends with 0. ``clears``: the grandchild loses its environment too,
-    under a parent that left the session as well.
+    under a parent that left the session as well (``orphaned``: without that parent).
     """
-    return python(
-        _FORK_AWAY, str(pids), "clear" if clears else "keep", "stay" if stays else "leave"
-    )
+    stay = "orphan" if orphaned else "stay" if stays else "leave"
+    return python(_FORK_AWAY, str(pids), "clear" if clears else "keep", stay)
 
 
 _FORK_CHAIN = """
