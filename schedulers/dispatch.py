@@ -133,7 +133,8 @@ class Dispatcher:
             case TakeInventory():
                 return await self._take_inventory(effect)
             case Acknowledge():
-                return await self._acknowledge(effect)
+                await self._acknowledge(effect)
+                return None
 
     def _bound(self, node_id: str) -> asyncio.Semaphore:
         return self._bounds.setdefault(node_id, asyncio.Semaphore(AT_ONCE))
@@ -171,7 +172,7 @@ class Dispatcher:
                     return None
                 try:
                     answer = await self._launcher.signal(order, TRY_S)
-                    return StopAnswered(order.worker_id, answer.state)
+                    return StopAnswered(order.worker_id, answer.state, order.node_id)
                 except (Fenced, LaunchRefused):
                     # Another incarnation or a newer leader is there; its inventory will tell.
                     self.outcomes["Fenced"] += 1

@@ -6,6 +6,12 @@ message is decided and stored (``schedulers.loop``).
 
 from __future__ import annotations
 
+from typing import Final, TypeVar
+
+import msgspec
+
+from events import codec
+from events.errors import Invalid
 from events.ids import WorkerId
 from events.messages import (
     Command,
@@ -20,17 +26,25 @@ from events.messages import (
     WorkerFinishedReq,
     WorkersReply,
 )
-from schedulers.decide.messages import Reply
+from schedulers.backend import Backend, LocalNode
+from schedulers.decide.messages import NodeTraffic, Query, Reply
 from schedulers.interface import Scheduler
-from schedulers.loop import Backend, EngineLoop, EngineSettings, EngineStats, LocalNode
+from schedulers.leading import Leading
+from schedulers.loop import EngineSettings, EngineStats
 
 __all__ = ["Backend", "Engine", "EngineSettings", "EngineStats", "LocalNode"]
 
+WORKERS_LIMIT: Final = 5_000
+"""Rows that one query may ask for at the most."""
 
-class Engine(EngineLoop, Scheduler):
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class Engine(Leading, Scheduler):
     """Implements the scheduler over an event log and a backend's launcher.
 
-    The methods start the engine where nobody did.
+    The methods start the engine where nobody did. What they are given is held to the same
+    rules as a message from the wire: they raise Invalid, TooLarge too.
     """
 
     async def start_workers(self, request: StartPipelineReq) -> list[PlacedWorker]:
@@ -39,13 +53,13 @@ class Engine(EngineLoop, Scheduler):
         return reply.workers
 
     async def register_node(self, request: RegisterNodeReq) -> None:
-        await self._command(request)
+        await self._from_node(request)
 
     async def heartbeat_node(self, request: HeartbeatNodeReq) -> None:
-        await self._command(request)
+        await self._from_node(request)
 
     async def worker_finished(self, request: WorkerFinishedReq) -> None:
-        await self._command(request)
+        await self._from_node(request)
 
     async def stop_workers(
         self, job_id: str, run_id: int | None = None, force: bool = False
@@ -55,13 +69,30 @@ class Engine(EngineLoop, Scheduler):
         return reply
 
     async def workers_for_job(self, job_id: str, run_id: int | None = None) -> list[WorkerId]:
-        await self.start()
-        reply = await self.submit(QueryWorkers(job_id=job_id, run_id=run_id, limit=5_000))
-        assert isinstance(reply, WorkersReply)
-        return [WorkerId(row.worker_id) for row in reply.workers]
+        query = QueryWorkers(job_id=job_id, run_id=run_id, limit=WORKERS_LIMIT)
+        found: list[WorkerId] = []
+        while True:
+            reply = await self._command(query)
+            assert isinstance(reply, WorkersReply)
+            found += [WorkerId(row.worker_id) for row in reply.workers]
+            if not reply.next:
+                return found
+            query = msgspec.structs.replace(query, cursor=reply.next)
 
-    async def _command(
-        self, message: Command | RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
-    ) -> Reply:
+    async def _from_node(self, message: NodeTraffic) -> None:
+        if self.backend.local is None:
+            await self._command(message)
+
+    async def _command(self, message: Command | Query | NodeTraffic) -> Reply:
+        checked = _as_from_the_wire(message)
         await self.start()
-        return await self.submit(message)
+        return await self.submit(checked)
+
+
+def _as_from_the_wire(message: M) -> M:
+    """Structs made in Python are not checked when they are made. Raises Invalid, TooLarge."""
+    try:
+        body = codec.encode(message)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Invalid(f"can't be written as JSON: {error}") from error
+    return codec.decode(body, type(message))
