@@ -73,7 +73,7 @@ class Processes:
         return self._started[name].pid
 
     def ended(self) -> dict[str, str]:
-        """Those of the started ones that have ended, with the last of their output."""
+        """Those of the started ones that have ended unasked, with the last of their output."""
         return {
             name: self._output(name).read_text(errors="replace")[-OUTPUT_TAIL:].strip()
             for name, process in self._started.items()
@@ -98,7 +98,8 @@ class Processes:
         return list(found.values())
 
     def kill_node(self, node_id: str, state_dir: Path) -> list[int]:
-        """What a power cut does: agent, supervisor and workers of a node are gone at once.
+        """What a power cut does: agent, supervisor and workers of a node are gone at once. The
+        agent was started under the node's name.
 
         They are frozen first, so that none can still report another's end. Returns the pids.
         """
@@ -112,7 +113,7 @@ class Processes:
             for process in victims:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
-        psutil.wait_procs(victims, timeout=END_TIMEOUT_S)
+        self._started.pop(node_id).wait(END_TIMEOUT_S)
         return [process.pid for process in victims]
 
     def end_all(self) -> list[int]:

@@ -20,6 +20,8 @@ from controller.demo.feeder import Feeder
 from controller.demo.pipeline import Result
 from controller.demo.windows import Part, merge_all
 
+SHOWN: Final = ("outdoor", "milk_tank", "boiler")
+"""Of six sensors, those whose means fit on a line."""
 SETTLED_WINDOWS: Final = 2
 """A window is shown once results of one so many windows later have come."""
 
@@ -122,7 +124,7 @@ def _line(window: list[Result]) -> str:
     at = datetime.fromtimestamp(window[0].part.start_ms / 1000, UTC)
     runs = ", ".join(str(run) for run in sorted({result.run_id for result in window}))
     slots = len({(result.worker_id, result.slot) for result in window})
-    whole = sorted(merge_all(result.part for result in window).values(), key=lambda p: p.sensor)
-    means = ", ".join(f"{part.sensor} {part.mean:.1f}" for part in whole)
-    count = sum(part.count for part in whole)
+    whole = {part.sensor: part for part in merge_all(r.part for r in window).values()}
+    means = ", ".join(f"{name} {whole[name].mean:.1f}" for name in SHOWN if name in whole)
+    count = sum(part.count for part in whole.values())
     return f"run {runs}, window {at:%H:%M:%S}: {count} readings by {slots} slots: {means}"

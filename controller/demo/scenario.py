@@ -37,6 +37,8 @@ from events.states import NodeState, WorkerState
 UP_S: Final = 25.0
 """A controller and three agents must be up within this, on a busy machine too."""
 RESULTS_S: Final = 15.0
+EXPIRY_MARGIN_S: Final = 5.0
+"""How late a busy machine may be in noticing an expiry."""
 WINDOWS_TO_SEE: Final = 3
 
 
@@ -159,11 +161,12 @@ async def node_dies(stage: Stage, run: StartReply) -> str:
     def expiry(fact: AnyFact) -> bool:
         return isinstance(fact, NodeExpired) and fact.node_id == node_id
 
-    record = await stage.until_seen(f"{node_id} expires", expiry, EXPIRY_S * 4)
+    record = await stage.until_seen(f"{node_id} expires", expiry, EXPIRY_S + EXPIRY_MARGIN_S)
     expired = next(fact for fact in record.events if isinstance(fact, NodeExpired))
     silent_s = (record.at - expired.last_seen).total_seconds()
-    late = f"{silent_s:.2f} s after its last heartbeat"
-    show.check("it expires after its time, not before", EXPIRY_S < silent_s < EXPIRY_S * 2, late)
+    late = f"{silent_s:.3f} s after its last heartbeat"
+    in_time = EXPIRY_S < silent_s < EXPIRY_S + EXPIRY_MARGIN_S
+    show.check("it expires after its time, not before", in_time, late)
 
     lost = {fact.worker_id for fact in record.events if isinstance(fact, WorkerLost)}
     show.check("its worker is lost, and no other", lost == {victim.worker_id})

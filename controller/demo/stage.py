@@ -21,6 +21,7 @@ from controller.demo.processes import Processes
 from controller.demo.results import Results
 from controller.demo.show import Show
 from controller.demo.story import tell
+from events.asking import Patience
 from events.client import SlotbusClient
 from events.errors import SlotbusError
 from events.facts import AnyFact
@@ -38,6 +39,7 @@ WINDOW_S: Final = 1.0
 SUBJECT: Final = "demo.readings"
 RESULTS: Final = "demo.results"
 POLL_S: Final = 0.1
+QUERY_S: Final = 5.0
 
 T = TypeVar("T")
 
@@ -68,7 +70,7 @@ class Stage:
         self.results = Results(int(WINDOW_S * 1000), show.result)
         self.seen: list[EventRecord] = []
         self.killed: set[str] = set()
-        """Names of processes that the demo itself has killed."""
+        """Nodes that the demo itself has killed."""
         self._saw = asyncio.Event()
 
     def state_dir(self, node_id: str) -> Path:
@@ -81,10 +83,15 @@ class Stage:
         is over, or one of our processes has ended."""
         try:
             async with asyncio.timeout(timeout_s):
-                while (found := await probe()) is None:
+                while True:
                     self._all_must_run()
+                    try:
+                        if (found := await probe()) is not None:
+                            return found
+                    except SlotbusError as error:
+                        if not error.retriable:
+                            raise
                     await asyncio.sleep(POLL_S)
-                return found
         except TimeoutError as error:
             raise DemoFailed(f"{what}: not within {timeout_s:g} s") from error
 
@@ -124,8 +131,7 @@ class Stage:
 
     def _all_must_run(self) -> None:
         for name, said in self.processes.ended().items():
-            if name not in self.killed:
-                raise DemoFailed(f"{name} has ended:\n{said}")
+            raise DemoFailed(f"{name} has ended:\n{said}")
 
 
 @asynccontextmanager
@@ -133,7 +139,8 @@ async def open_stage(
     show: Show, folder: Path, processes: Processes, server: str, metrics_url: str
 ) -> AsyncIterator[Stage]:
     """Connects, and follows events from here on. Raises SlotbusError."""
-    async with SlotbusClient.connect(server, name="slotbus demo") as bus:
+    patience = Patience(absent_s=POLL_S, query_s=QUERY_S)  # `until` is patient
+    async with SlotbusClient.connect(server, name="slotbus demo", patience=patience) as bus:
         nc = await pipeline.connect(server)
         stage = Stage(show, folder, processes, bus, nc, metrics_url)
         await nc.subscribe(RESULTS, cb=stage.results.on_message)
