@@ -1,0 +1,128 @@
+"""Commands about what runs already: stop, cordon, uncordon.
+
+What lives here: their arguments and exit codes. What may not: anything heavy at the top;
+see ``controller.cli``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controller.cli.options import CommandId, Output, OutputOption, Root, Run, Server, Wait
+
+if TYPE_CHECKING:
+    from controller.cli.output import Progress
+    from controller.cli.session import Where
+    from events.client import SlotbusClient
+    from events.messages import CordonReq, UncordonReq
+
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")]
+
+
+def stop(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    run: Run = None,
+    force: Annotated[bool, typer.Option("--force", help="Kill at once, without TERM.")] = False,
+    grace: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Between TERM and KILL [10]."),
+    ] = None,
+    wait: Wait = None,
+    command_id: CommandId = None,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """Stop a job: all its workers, or those of one run.
+
+    Returns when they are gone. Workers on a node that does not answer can't be confirmed:
+    they are named, and the exit code is 1.
+    """
+    from controller.cli.output import print_stop, unconfirmed_line
+    from controller.cli.running import DONE, REFUSED, as_usage, reported
+    from controller.cli.session import Where, converse, print_reply
+    from events.codec import convert, decode
+    from events.messages import StopReply, StopWorkersReq
+
+    fields = {
+        "job_id": job,
+        "run_id": run,
+        "force": force,
+        "grace_s": grace,
+        "wait_s": wait,
+        "command_id": command_id,
+    }
+    where = Where(server, root, output)
+    with reported(output), as_usage():
+        given = {key: value for key, value in fields.items() if value is not None}
+        request = convert(given, StopWorkersReq)
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        body = await bus.send(request)
+        reply = decode(body, StopReply)
+        print_reply(where, shown, body, lambda: print_stop(reply))
+        if not reply.unconfirmed:
+            return DONE
+        unconfirmed_line(reply)
+        return REFUSED
+
+    converse(where, f"stopping {job}", work)
+
+
+def cordon(
+    node: NodeArgument,
+    wait: Wait = None,
+    command_id: CommandId = None,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """Let no new workers onto a node; those that run there stay."""
+    from controller.cli.session import Where
+    from events.messages import CordonReq
+
+    _node_command(CordonReq, node, wait, command_id, Where(server, root, output))
+
+
+def uncordon(
+    node: NodeArgument,
+    wait: Wait = None,
+    command_id: CommandId = None,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """Let new workers onto a node again."""
+    from controller.cli.session import Where
+    from events.messages import UncordonReq
+
+    _node_command(UncordonReq, node, wait, command_id, Where(server, root, output))
+
+
+def _node_command(
+    kind: type[CordonReq] | type[UncordonReq],
+    node: str,
+    wait: float | None,
+    command_id: str | None,
+    where: Where,
+) -> None:
+    from controller.cli.output import print_node
+    from controller.cli.running import DONE, as_usage, reported
+    from controller.cli.session import converse, print_reply
+    from events.codec import convert, decode
+    from events.messages import NodeReply
+
+    fields = {"node_id": node, "wait_s": wait, "command_id": command_id}
+    with reported(where.output), as_usage():
+        given = {key: value for key, value in fields.items() if value is not None}
+        request = convert(given, kind)
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        body = await bus.send(request)
+        reply = decode(body, NodeReply)
+        print_reply(where, shown, body, lambda: print_node(reply))
+        return DONE
+
+    converse(where, f"asking for node {node}", work)

@@ -1,0 +1,130 @@
+"""Which NATS server a command talks to, and as whom.
+
+What lives here: the client's settings, and the note by which a running ``slotbus up`` is
+found. What may not: connecting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, structs
+
+from controller.config import DEFAULT_SERVER, ControllerConfig, access_of, load
+from events.connection import CONNECT_TIMEOUT_S, Access
+from events.subjects import Subjects
+from schedulers.node.config import AgentConfig
+
+NOTE_SUFFIX: Final = ".up"
+
+
+class ClientConfig(Struct, kw_only=True, frozen=True):
+    """What ``SLOTBUS_CFG_*`` and flags say to a client. ``server`` empty: look for one."""
+
+    server: str = ""
+    root: str = "slotbus"
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    creds_file: str = ""
+    nkey_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    def access(self) -> Access:
+        """Who we are to the NATS server."""
+        return access_of(self)
+
+
+def settings_of_others(kind: type[Struct]) -> frozenset[str]:
+    """Names that other programs read from the environment they share with this one."""
+    kinds = (ControllerConfig, AgentConfig, ClientConfig)
+    names = {field.name for each in kinds for field in structs.fields(each)}
+    return frozenset(names - {field.name for field in structs.fields(kind)})
+
+
+def client_config(
+    server: str | None, root: str | None, environ: Mapping[str, str] = os.environ
+) -> ClientConfig:
+    """The client's settings, with a server in any case. Raises Invalid."""
+    config = load(
+        ClientConfig,
+        environ=environ,
+        flags={"server": server, "root": root},
+        also_known=settings_of_others(ClientConfig),
+    )
+    Subjects(config.root)
+    if config.server:
+        return config
+    running = find_up(environ)
+    return structs.replace(config, server=running.server if running else DEFAULT_SERVER)
+
+
+class RunningUp(Struct, frozen=True):
+    """A ``slotbus up`` that runs: its server, and when it started in wall-clock seconds."""
+
+    server: str
+    started: float
+
+
+def notes_dir(environ: Mapping[str, str]) -> Path:
+    """Where this user's running ``slotbus up`` leave their notes."""
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and os.access(runtime, os.W_OK):
+        return Path(runtime) / "slotbus"
+    state = environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return home / "slotbus" / "running"
+
+
+@contextlib.contextmanager
+def leave_note(
+    server: str, started: float, environ: Mapping[str, str] = os.environ
+) -> Generator[Path]:
+    """Lets other commands of this user find ``server`` while the block runs.
+
+    The note is locked as long as we live: a note without its lock is of a process that
+    was killed, whatever its pid is used for today. Raises OSError.
+    """
+    folder = notes_dir(environ)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{os.getpid()}{NOTE_SUFFIX}"
+    unready = path.with_suffix(".new")
+    with unready.open("w") as note:
+        fcntl.flock(note, fcntl.LOCK_EX)
+        note.write(json.dumps({"server": server, "started": started}))
+        note.flush()
+        unready.rename(path)  # locked before anyone can find it
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def find_up(environ: Mapping[str, str] = os.environ) -> RunningUp | None:
+    """The ``slotbus up`` of this user that was started last and still runs."""
+    found = [up for path in notes_dir(environ).glob(f"*{NOTE_SUFFIX}") if (up := _read(path))]
+    return max(found, key=lambda up: up.started, default=None)
+
+
+def _read(path: Path) -> RunningUp | None:
+    try:
+        with path.open() as note:
+            try:
+                fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fields = json.loads(note.read())
+                return RunningUp(str(fields["server"]), float(fields["started"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return None

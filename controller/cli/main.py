@@ -1,0 +1,73 @@
+"""The command line's table of contents.
+
+What lives here: ``app``, which names every command. What may not: what they do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from controller.cli import commands, programs, queries, start, watching
+from controller.cli.running import EXIT_CODES
+
+_RUN = "Run slotbus"
+_USE = "Use it"
+_WATCH = "Watch it"
+
+app = typer.Typer(
+    name="slotbus",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help=(
+        "Start, stop and watch the workers of long-lived pipelines over NATS.\n\n"
+        "First steps: [bold]slotbus up[/bold] in one terminal, then in another "
+        "[bold]slotbus start hello --slots 2[/bold], [bold]slotbus workers[/bold], "
+        "[bold]slotbus stop hello[/bold]."
+    ),
+    epilog=EXIT_CODES,
+)
+
+
+class WithCommand(TyperCommand):
+    """A command whose arguments after ``--`` are another program's, untouched."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[start.AFTER_DASHES] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@app.callback()
+def _whole(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Options of the whole command; ``--version`` alone is answered by the entry."""
+
+
+app.command(rich_help_panel=_RUN)(programs.up)
+app.command(rich_help_panel=_RUN)(programs.controller)
+app.command(rich_help_panel=_RUN)(programs.agent)
+app.command(rich_help_panel=_RUN)(programs.demo)
+app.command(
+    cls=WithCommand,
+    rich_help_panel=_USE,
+    options_metavar="[OPTIONS] [-- CMD...]",
+    no_args_is_help=True,
+    epilog=EXIT_CODES,
+)(start.start)
+app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(commands.stop)
+app.command(rich_help_panel=_USE)(commands.cordon)
+app.command(rich_help_panel=_USE)(commands.uncordon)
+app.command(rich_help_panel=_WATCH)(queries.workers)
+app.command(rich_help_panel=_WATCH)(queries.jobs)
+app.command(rich_help_panel=_WATCH)(queries.nodes)
+app.command(rich_help_panel=_WATCH)(watching.events)
+app.command(rich_help_panel=_WATCH)(watching.logs)

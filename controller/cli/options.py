@@ -1,0 +1,118 @@
+"""Options that several commands share, each with the one help text it has.
+
+What lives here: annotated types for typer. What may not: what the options do.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Output(StrEnum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class SchedulerChoice(StrEnum):
+    """What a controller hands its work to."""
+
+    PROCESS = "process"
+    NODE = "node"
+
+
+_WHERE = "Where and how"
+PROGRAM = "Program"
+"""The panel of the options that every program has."""
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="NATS server; else NATS_URL, else a running `slotbus up`, else the local default.",
+        rich_help_panel=_WHERE,
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option(metavar="SUBJECT", help="Root of the subjects [slotbus].", rich_help_panel=_WHERE),
+]
+OutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        help="json prints exactly the reply as it came over the wire.",
+        rich_help_panel=_WHERE,
+    ),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        help="How long to wait for the outcome; 0 returns on acceptance [30].",
+    ),
+]
+CommandId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID", help="Repeat a command under its own id: it is carried out once [fresh]."
+    ),
+]
+Run = Annotated[int | None, typer.Option("--run", metavar="N", help="Only this run of the job.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
+
+ProgramServer = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="NATS server; else NATS_URL, else nats://127.0.0.1:4222.",
+        rich_help_panel=PROGRAM,
+    ),
+]
+WorkerCommand = Annotated[
+    str | None,
+    typer.Option(
+        metavar='"CMD ARGS"',
+        help="What a worker runs where its job does not say; split like a shell's words.",
+        rich_help_panel=PROGRAM,
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Settings as TOML; flags win.", rich_help_panel=PROGRAM
+    ),
+]
+StateDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Where state is kept [per user].", rich_help_panel=PROGRAM),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="/metrics, /healthz, /readyz; `off` for none [loopback].",
+        rich_help_panel=PROGRAM,
+    ),
+]
+NodeExpiry = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="A node silent for longer has expired [30].",
+        rich_help_panel=PROGRAM,
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(metavar="LEVEL", help="debug, info, warning or error.", rich_help_panel=PROGRAM),
+]

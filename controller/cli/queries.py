@@ -1,0 +1,111 @@
+"""Questions about what is: workers, jobs, nodes.
+
+What lives here: their arguments. What may not: anything heavy at the top; see
+``controller.cli``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controller.cli.options import Output, OutputOption, Root, Run, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from controller.cli.output import Progress
+    from controller.cli.session import Where
+    from events.asking import Query
+    from events.client import SlotbusClient
+
+JobArgument = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="Only this job.", show_default=False)
+]
+
+
+def workers(
+    job: JobArgument = None,
+    run: Run = None,
+    ended: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """List workers: where they run, with how many slots, in which state."""
+    from controller.cli.output import worker_table
+    from controller.cli.session import Where
+    from events.codec import decode
+    from events.messages import QueryWorkers, WorkersReply
+
+    fields = {"job_id": job, "run_id": run, "all": ended}
+    _query(
+        QueryWorkers,
+        fields,
+        Where(server, root, output),
+        lambda body: worker_table(decode(body, WorkersReply).workers),
+    )
+
+
+def jobs(
+    job: JobArgument = None,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """List jobs with their newest run."""
+    from controller.cli.output import job_table
+    from controller.cli.session import Where
+    from events.codec import decode
+    from events.messages import JobsReply, QueryJobs
+
+    _query(
+        QueryJobs,
+        {"job_id": job},
+        Where(server, root, output),
+        lambda body: job_table(decode(body, JobsReply).jobs),
+    )
+
+
+def nodes(
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="Only this node.", show_default=False)
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """List nodes: their slots, which are free, and when they were heard last."""
+    from controller.cli.output import node_table
+    from controller.cli.session import Where
+    from events.codec import decode
+    from events.messages import NodesReply, QueryNodes
+
+    _query(
+        QueryNodes,
+        {"node_id": node},
+        Where(server, root, output),
+        lambda body: node_table(decode(body, NodesReply).nodes),
+    )
+
+
+def _query(
+    kind: type[Query],
+    fields: Mapping[str, object],
+    where: Where,
+    as_table: Callable[[bytes], None],
+) -> None:
+    from controller.cli.running import DONE, as_usage, reported
+    from controller.cli.session import converse, join_pages, print_reply
+    from events.codec import convert
+
+    with reported(where.output), as_usage():
+        query = convert(fields, kind)
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        body = join_pages(await bus.pages(query))
+        print_reply(where, shown, body, lambda: as_table(body))
+        return DONE
+
+    converse(where, "asking the controller", work)

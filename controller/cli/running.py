@@ -1,0 +1,118 @@
+"""How a command runs: one loop, one client, one exit code.
+
+What lives here: the exit codes and the way from an error to one. What may not: what any
+command does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Final
+
+import typer
+
+from controller.cli.options import Output
+
+DONE: Final = 0
+REFUSED: Final = 1
+MISUSED: Final = 2
+UNREACHED: Final = 3
+UNFINISHED: Final = 4
+INTERRUPTED: Final = 130
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or input; 3 no NATS server or no "
+    "controller reached; 4 not finished in time, the work goes on."
+)
+
+_BY_CODE: Final = {
+    "unreachable": UNREACHED,
+    "no_controller": UNREACHED,
+    "not_leader": UNREACHED,
+    "denied": UNREACHED,
+    "timeout": UNFINISHED,
+}
+
+
+@contextlib.contextmanager
+def reported(output: Output = Output.TABLE) -> Generator[None]:
+    """Turns what can go wrong in a command into its message and exit code."""
+    from controller.cli.output import error_line, write_body
+    from events.codec import encode
+    from events.errors import SlotbusError
+
+    try:
+        yield
+    except UsageProblem as problem:
+        error_line(problem.error)
+        raise typer.Exit(MISUSED) from problem
+    except SlotbusError as error:
+        if output is Output.JSON:
+            write_body(encode(error.body()))
+        error_line(error)
+        raise typer.Exit(_BY_CODE.get(error.code, REFUSED)) from error
+    except BrokenPipeError as error:
+        # Who read us has left (`| head`). Nothing may be flushed to it at exit any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(DONE) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(INTERRUPTED) from error
+
+
+class UsageProblem(Exception):
+    """The command line or a file it names is wrong; ``error`` says what."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextlib.contextmanager
+def as_usage() -> Generator[None]:
+    """What is invalid in here is the caller's mistake, not a leader's refusal."""
+    from events.errors import Invalid, TooLarge
+
+    try:
+        yield
+    except (Invalid, TooLarge) as error:
+        raise UsageProblem(error) from error
+
+
+def run_program(program: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Runs a program until it ends. The first TERM or INT sets the event that it was
+    given; another one cancels it."""
+
+    async def main() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def on_signal() -> None:
+            if stop.is_set():
+                task.cancel()
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        await program(stop)
+
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError as error:
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def run_client(work: Callable[[], Awaitable[int]]) -> None:
+    """Runs one command's conversation; raises typer.Exit with what it returns."""
+
+    async def main() -> int:
+        return await work()
+
+    code = asyncio.run(main())
+    if code != DONE:
+        raise typer.Exit(code)

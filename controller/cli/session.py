@@ -1,0 +1,100 @@
+"""A command's conversation with the cluster: connect, ask, print.
+
+What lives here: what client commands have in common. What may not: single commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from controller.cli.finding import client_config
+from controller.cli.options import Output
+from controller.cli.output import Progress, progress, write_body
+from controller.cli.running import DONE, as_usage, reported
+from controller.logs import setup_logging
+from events.client import SlotbusClient
+from events.errors import SlotbusError
+
+
+class Where(Struct, frozen=True):
+    """What the common options say."""
+
+    server: str | None
+    root: str | None
+    output: Output
+
+
+Work = Callable[[SlotbusClient, Progress], Awaitable[int]]
+
+
+def converse(where: Where, doing: str, work: Work) -> None:
+    """Runs ``work`` with a client; ``doing`` is shown while it is waited for.
+
+    Raises typer.Exit for any exit code but 0.
+    """
+    setup_logging("error")
+    with reported(where.output):
+        code = asyncio.run(_converse(where, doing, work))
+    if code != DONE:
+        raise typer.Exit(code)
+
+
+async def _converse(where: Where, doing: str, work: Work) -> int:
+    with progress(doing) as shown:
+        async with _client(where, shown) as bus:
+            return await work(bus, shown)
+
+
+@contextlib.asynccontextmanager
+async def _client(where: Where, shown: Progress) -> AsyncGenerator[SlotbusClient]:
+    with as_usage():
+        config = client_config(where.server, where.root)
+
+    def retrying(error: SlotbusError) -> None:
+        shown.say(f"{error.message} Trying again ...")
+
+    async with SlotbusClient.connect(
+        config.server,
+        config.root,
+        name="slotbus cli",
+        access=config.access(),
+        connect_timeout_s=config.connect_timeout_s,
+        retrying=retrying,
+    ) as bus:
+        yield bus
+
+
+def print_reply(where: Where, shown: Progress, body: bytes, as_table: Callable[[], None]) -> None:
+    """The reply as it came, or for people."""
+    shown.pause()
+    if where.output is Output.JSON:
+        write_body(body)
+    else:
+        as_table()
+
+
+class _Page(Struct):
+    workers: list[msgspec.Raw] | None = None
+    jobs: list[msgspec.Raw] | None = None
+    nodes: list[msgspec.Raw] | None = None
+
+
+def join_pages(pages: list[bytes]) -> bytes:
+    """Several pages as the one reply they would have been without a limit; a single page
+    stays as it came."""
+    if len(pages) == 1:
+        return pages[0]
+    joined: dict[str, object] = {}
+    for page in pages:
+        for name, rows in msgspec.structs.asdict(msgspec.json.decode(page, type=_Page)).items():
+            if rows is not None:
+                known = joined.setdefault(name, [])
+                assert isinstance(known, list)
+                known.extend(rows)
+    return msgspec.json.encode({**joined, "next": ""})

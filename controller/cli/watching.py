@@ -1,0 +1,142 @@
+"""Commands that read along: events and logs.
+
+What lives here: their arguments and their output, line by line. What may not: anything
+heavy at the top; see ``controller.cli``.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from controller.cli.options import Follow, Output, OutputOption, Root, Run, Server
+
+if TYPE_CHECKING:
+    from controller.cli.output import Progress
+    from events.client import SlotbusClient
+    from events.following import EventRecord
+    from events.messages import LogLines, WorkerRow
+
+_AGO: Final = re.compile(r"(\d+)([smhd])\Z")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def events(
+    job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NODE", help="Only this node.")
+    ] = None,
+    follow: Follow = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="10m|TIME|POSITION",
+            help="From so long ago, from an RFC 3339 time, or after a record's position.",
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """Tell what happened, from the event log; json prints one record a line."""
+    from controller.cli.output import clean, write, write_body
+    from controller.cli.running import DONE, as_usage, reported
+    from controller.cli.session import Where, converse
+    from controller.cli.telling import tell
+
+    with reported(output), as_usage():
+        begin = parse_since(since)
+
+    def show(record: EventRecord) -> None:
+        if output is Output.JSON:
+            write_body(record.body)
+        else:
+            write("\n".join(clean(line) for line in tell(record)))
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        with as_usage():
+            records = bus.events(job_id=job, node_id=node, follow=follow, since=begin)
+        async for record in records:
+            shown.pause()
+            show(record)
+        return DONE
+
+    converse(Where(server, root, output), "reading events", work)
+
+
+def parse_since(text: str | None) -> datetime | int | None:
+    """``10m`` ago, an RFC 3339 time (without a zone: local), or a position. Raises Invalid."""
+    from events.errors import Invalid
+
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        ago = _AGO.match(text)
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise Invalid(
+            f"--since {text!r} is neither like 10m (s, m, h, d), nor a time, nor a position",
+            path="--since",
+        ) from error
+
+
+def logs(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    follow: Follow = False,
+    run: Run = None,
+    tail: Annotated[
+        int,
+        typer.Option(
+            metavar="BYTES", min=1, max=512 * 1024, help="Stored output to show, for each worker."
+        ),
+    ] = 64 * 1024,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Without the worker's id before each line.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """Print the output of a job's workers, also after their end.
+
+    With --follow until the job is over. Each line begins with its worker's id; json
+    prints one message a line, with its offset in the worker's output.
+    """
+    from controller.cli.lines import WorkerLines
+    from controller.cli.output import warn, write_body
+    from controller.cli.running import DONE, REFUSED, as_usage
+    from controller.cli.session import Where, converse
+    from events.codec import encode
+    from events.errors import SlotbusError
+
+    silent: list[str] = []
+    lines = WorkerLines(prefix=not bare)
+
+    def missing(row: WorkerRow, error: SlotbusError) -> None:
+        if row.worker_id not in silent:
+            silent.append(row.worker_id)
+            warn(error.message)
+
+    def show(piece: LogLines) -> None:
+        if output is Output.JSON:
+            write_body(encode(piece))
+        else:
+            lines.add(piece.worker_id, piece.text)
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        with as_usage():
+            pieces = bus.logs(job, run_id=run, follow=follow, tail_bytes=tail, missing=missing)
+        async for piece in pieces:
+            shown.pause()
+            show(piece)
+        lines.finish()
+        return REFUSED if silent else DONE
+
+    converse(Where(server, root, output), f"reading the output of {job}", work)
