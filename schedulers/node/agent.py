@@ -36,6 +36,8 @@ from schedulers.supervisor.starter import ensure_supervisor
 
 ANSWER_TIMEOUT_S: Final = 5.0
 """What was taken before the agent leaves gets this long to be answered."""
+STOP_MARGIN_S: Final = 5.0
+"""With ``stop_workers_on_exit``: for the killed to be seen gone, beyond their grace."""
 REPORT_TIMEOUT_S: Final = 5.0
 """With ``stop_workers_on_exit``: for the leader to acknowledge the ends."""
 
@@ -84,7 +86,7 @@ class _Agent:
         self._identity = identity
         self._subjects = subjects
         self._ready = ready
-        self._end_heard = asyncio.Event()
+        self._end_news = asyncio.Event()
         roster = Roster()
         self._keeper = Keeper(
             ensure, roster, stats, on_end=self._on_end, on_attached=self._on_attached
@@ -122,7 +124,8 @@ class _Agent:
             self._shipper,
             stats,
             self._presence.accepted,
-            self._presence.forgotten,
+            on_unknown=self._presence.forgotten,
+            on_told=self._end_news.set,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -169,28 +172,30 @@ class _Agent:
         Raises SlotbusError, TimeoutError.
         """
         grace_s = self._config.exit_grace_s
-        async with asyncio.timeout(grace_s + REPORT_TIMEOUT_S):
-            live = [row for row in (await self._keeper.inventory()).workers if row.state in LIVE]
-            for row in live:
-                await self._keeper.stop(
-                    row.worker_id, force=False, grace_s=grace_s, epoch=self._keeper.epoch
-                )
-            while live:
-                self._end_heard.clear()
-                rows = (await self._keeper.inventory()).workers
-                live = [row for row in rows if row.state in LIVE]
-                if live:
-                    await self._end_heard.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REPORT_TIMEOUT_S):
-                await self._ends.drained()
+        async with asyncio.timeout(grace_s + STOP_MARGIN_S):
+            for row in (await self._keeper.inventory()).workers:
+                if row.state in LIVE:
+                    await self._keeper.stop(
+                        row.worker_id, force=False, grace_s=grace_s, epoch=self._keeper.epoch
+                    )
+            await self._until_none(lambda row: row.state in LIVE)
+        async with asyncio.timeout(REPORT_TIMEOUT_S):
+            await self._until_none(lambda row: True)
+
+    async def _until_none(self, which: Callable[[InventoryRow], bool]) -> None:
+        """Returns when the inventory lists no such worker (acknowledged ends leave it)."""
+        while True:
+            self._end_news.clear()
+            if not any(which(row) for row in (await self._keeper.inventory()).workers):
+                return
+            await self._end_news.wait()
 
     async def _receive(self, message: Msg) -> None:
         await self._desk.receive(message)
 
     def _on_end(self, row: InventoryRow) -> None:
         self._ends.add(row)
-        self._end_heard.set()
+        self._end_news.set()
 
     def _on_attached(self, inventory: Inventory) -> None:
         for row in inventory.workers:

@@ -32,8 +32,9 @@ _log = structlog.get_logger("slotbus.agent")
 
 
 class EndReporter:
-    """``add`` may be called at any time; ``run`` owns the reports. As many wait as the
-    supervisor keeps ends, which is bounded there."""
+    """``add`` may be called at any time; ``run`` owns the reports. ``on_unknown`` is called
+    when the leader does not know this node, ``on_told`` when an end is over and done. As
+    many wait as the supervisor keeps ends, which is bounded there."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class EndReporter:
         stats: AgentStats,
         accepted: asyncio.Event,
         on_unknown: Callable[[], None],
+        on_told: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._subject = subjects.node(identity.node_id, "finished")
@@ -54,12 +56,11 @@ class EndReporter:
         self._stats = stats
         self._accepted = accepted
         self._on_unknown = on_unknown
+        self._on_told = on_told
         self._waiting: dict[str, InventoryRow] = {}
         self._fresh: asyncio.Queue[InventoryRow] = asyncio.Queue()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._empty = asyncio.Event()
-        self._empty.set()
 
     def add(self, row: InventoryRow) -> None:
         """This worker ended. Hearing it twice changes nothing."""
@@ -67,12 +68,7 @@ class EndReporter:
             return
         self._waiting[row.worker_id] = row
         self._stats.ends_waiting = len(self._waiting)
-        self._empty.clear()
         self._fresh.put_nowait(row)
-
-    async def drained(self) -> None:
-        """Returns when every end so far is acknowledged."""
-        await self._empty.wait()
 
     async def run(self) -> None:
         """Reports, until cancelled."""
@@ -100,8 +96,7 @@ class EndReporter:
         self._waiting.pop(row.worker_id, None)
         self._stats.ends_reported += 1
         self._stats.ends_waiting = len(self._waiting)
-        if not self._waiting:
-            self._empty.set()
+        self._on_told()
 
     async def _until_done(
         self, step: Callable[[InventoryRow], Awaitable[None]], row: InventoryRow

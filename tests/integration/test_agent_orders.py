@@ -56,7 +56,8 @@ class Site:
         return sorted(row.worker_id for row in rows if row.state is WorkerState.RUNNING)
 
     def order(self, worker_id: str, *command: str, **fields: object) -> AgentStart:
-        return order_start(worker_id, self.incarnation, *command, **fields)
+        order = order_start(worker_id, self.incarnation, *command)
+        return msgspec.structs.replace(order, **fields)
 
 
 @pytest_asyncio.fixture
@@ -84,7 +85,9 @@ async def test_starts_that_race_for_the_last_slots_do_not_both_win(site: Site) -
     assert len(await site.running()) == 2
 
 
-async def test_a_start_refused_for_want_of_slots_never_happens_later(site: Site) -> None:
+async def test_a_start_refused_for_want_of_slots_never_happens_later(
+    site: Site, node_leader: NodeLeader
+) -> None:
     await site.start(site.order("w1", "sleep", "60", slots=8))
     refused = site.order("w2", "sleep", "60")
     with pytest.raises(NotEnoughSlots):
@@ -93,6 +96,7 @@ async def test_a_start_refused_for_want_of_slots_never_happens_later(site: Site)
         "stop",
         encode(AgentStop(worker_id="w1", epoch=EPOCH, incarnation=site.incarnation, force=True)),
     )
+    await node_leader.end_of("w1")
     with pytest.raises(StartFailed):
         await site.start(refused)
 

@@ -201,8 +201,7 @@ class AgentProcess:
     @classmethod
     async def start(cls, config: AgentConfig) -> AgentProcess:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(Path(__file__).with_name("agent_program.py")),
+            *(sys.executable, "-P", "-m", "tests.support.agent_program"),
             msgspec.json.encode(config).decode(),
             stdin=asyncio.subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
