@@ -76,20 +76,27 @@ class Leading(EngineLoop):
                 raise
             except Exception:
                 await self._take_down(None)
+                await self._after_failed_start()
                 self._ended = None
                 raise
             self._started = True
 
+    async def _after_failed_start(self) -> None:
+        """For schedulers that own more than an engine: let go of it."""
+
     def _check_usable(self) -> None:
-        here = asyncio.get_running_loop()
         if self._closed:
             raise NotLeader("this scheduler was closed: make a new one")
-        if self._home is not None and self._home is not here:
+        if not self.runs_here():
             raise NotLeader(
                 "this scheduler was started in another event loop (another asyncio.run): "
                 "close it there, and make a new one here"
             )
-        self._home = here
+        self._home = asyncio.get_running_loop()
+
+    def runs_here(self) -> bool:
+        """Whether it was not started in another event loop, which then is over."""
+        return self._home in (None, asyncio.get_running_loop())
 
     async def _take_the_lead(self) -> None:
         self.pulse, self._lost = Pulse(self.rules.expiry), None
@@ -207,7 +214,8 @@ class Leading(EngineLoop):
     async def close(self) -> None:
         """Ends this leadership: nothing goes out afterwards, everybody is answered."""
         self._closed = True
-        if self._home is not None and self._home is not asyncio.get_running_loop():
+        if not self.runs_here():
+            self._leading = False
             return  # its tasks ended with their event loop
         if self._starter is not None and not self._starter.done():
             self._starter.cancel()

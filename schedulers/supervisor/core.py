@@ -208,6 +208,12 @@ class LocalSupervisor:
         self._memory.close()
         self._tell()
 
+    def kill_all(self) -> None:
+        """Kills all workers at once and waits for nothing: for a program that is at its end
+        and whose loop runs no more. The next supervisor of the directory reports them."""
+        if self._workers is not None and not self._closed:
+            self._workers.kill_all()
+
     @property
     def alive(self) -> int:
         """Workers that are not seen gone."""

@@ -57,6 +57,13 @@ class Sweeper:
         self._retry_s = FIRST_RETRY_S
         self._timer = asyncio.get_running_loop().call_soon(self._round)
 
+    def kill_all(self) -> None:
+        """Kills the trees of all workers there are, now and without telling."""
+        self._batch.update(dict.fromkeys(self._mains))
+        for members in self._freeze().values():
+            for process in members:
+                send_signal(process.id, signal.SIGKILL)
+
     def close(self) -> None:
         self._batch.clear()
         if self._timer is not None:

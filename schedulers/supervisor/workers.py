@@ -67,6 +67,10 @@ class Workers:
             child.returncode = 0  # somebody else's now, which Popen can't know
         self._children.clear()
 
+    def kill_all(self) -> None:
+        """Kills every tree, without the loop and without telling."""
+        self._sweeper.kill_all()
+
     def reap_strays(self) -> None:
         """For a subreaper: takes ended orphans, kills live ones when no worker is left."""
         reap_strays(self._mains.values(), kill=not self._state.alive)
