@@ -32,6 +32,7 @@ from events.jetstream_api import (
     JetStreamApi,
     StreamConfig,
     StreamInfo,
+    said,
 )
 from events.jetstream_messages import (
     MSG_ID,
@@ -294,14 +295,14 @@ class JetStreamLog:
             POSITION_HEADER: str(end.position + 1),
         }
         following = End(end.seq + 1, Position(end.position + chunk.count))
-        cause = "no time was left"
+        cause = ""
         while True:
             try:
                 ack = await self._publish(chunk.body, headers, deadline)
             except GONE as error:
                 raise LogUnsettled(f"the connection to NATS is over: {error}") from error
             except nats.errors.Error as error:
-                ack, cause = _Ack(), str(error) or type(error).__name__
+                ack, cause = _Ack(), said(error, cause)
             if ack.seq == following.seq or await self._stored(msg_id, end, deadline):
                 self._seen_seq = max(self._seen_seq, following.seq)
                 return following

@@ -230,14 +230,14 @@ class JetStreamApi:
         await self._ask(f"CONSUMER.DELETE.{stream}.{name}", b"", deadline)
 
     async def _ask(self, what: str, body: bytes, deadline: Deadline) -> bytes:
-        cause = "no time was left"
+        cause = ""
         while True:
             try:
                 reply = await request(self.nc, f"{self.prefix}.{what}", body, deadline.attempt_s())
             except GONE as error:
                 raise LogUnsettled(f"the connection to NATS is over: {error}") from error
             except nats.errors.Error as error:
-                cause = _said(error)
+                cause = said(error, cause)
             else:
                 refused = _decode(reply.data, _Reply).error
                 if refused is None:
@@ -250,7 +250,11 @@ class JetStreamApi:
             await deadline.back_off()
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception, before: str) -> str:
+    """Why an attempt failed, in words. That the last one had no time left says less than
+    what the attempts ``before`` ran into."""
+    if isinstance(error, nats.errors.TimeoutError) and before:
+        return before
     if isinstance(error, nats.errors.NoRespondersError):
         return "no JetStream there (is it enabled?)"
     return str(error) or type(error).__name__
