@@ -29,6 +29,8 @@ from events.errors import SlotbusError
 from events.messages import JobRow
 from events.states import RUN_ENDED, NodeState
 from schedulers.idle import idle_command
+from schedulers.supervisor.api import SupervisorGone
+from schedulers.supervisor.client import SupervisorClient
 
 NATS_PORT: Final = 4222
 READY_TIMEOUT_S: Final = 30.0
@@ -146,6 +148,19 @@ class _Up:
             stop.set()
             del self._watched["the controller"]
             await asyncio.gather(running, return_exceptions=True)
+            await self._end_supervisor(Path(config.state_dir))
+
+    async def _end_supervisor(self, state_dir: Path) -> None:
+        """The controller's own workers have a supervisor that would wait for the next
+        controller; what still runs under it ends too."""
+        try:
+            supervisor = await SupervisorClient.connect(state_dir)
+        except SupervisorGone:
+            return
+        try:
+            await supervisor.shutdown(STOP_GRACE_S)
+        except SupervisorGone as error:
+            self._say(f"the supervisor does not end: {error.message}")
 
     @contextlib.asynccontextmanager
     async def agents(self, url: str) -> AsyncGenerator[None]:

@@ -12,11 +12,12 @@ import json
 import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from controller.config import DEFAULT_SERVER, ControllerConfig, access_of, load
+from events.asking import Patience
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.subjects import Subjects
 from schedulers.node.config import AgentConfig
@@ -25,11 +26,13 @@ NOTE_SUFFIX: Final = ".up"
 
 
 class ClientConfig(Struct, kw_only=True, frozen=True):
-    """What ``SLOTBUS_CFG_*`` and flags say to a client. ``server`` empty: look for one."""
+    """What ``SLOTBUS_CFG_*`` and flags say to a client. ``server`` empty: look for one.
+    ``patience_s``: seconds for which a controller is waited for where none answers."""
 
     server: str = ""
     root: str = "slotbus"
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    connect_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = CONNECT_TIMEOUT_S
+    patience_s: Annotated[float, Meta(ge=0, le=86_400)] = Patience().absent_s
     user: str = ""
     password: str = ""
     token: str = ""

@@ -18,6 +18,7 @@ from controller.cli.options import Output
 from controller.cli.output import Progress, progress, write_body
 from controller.cli.running import DONE, as_usage, reported
 from controller.logs import setup_logging
+from events.asking import Patience
 from events.client import SlotbusClient
 from events.errors import SlotbusError
 
@@ -65,6 +66,7 @@ async def _client(where: Where, shown: Progress) -> AsyncGenerator[SlotbusClient
         name="slotbus cli",
         access=config.access(),
         connect_timeout_s=config.connect_timeout_s,
+        patience=Patience(absent_s=config.patience_s),
         retrying=retrying,
     ) as bus:
         yield bus

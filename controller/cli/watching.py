@@ -46,9 +46,12 @@ def events(
     from controller.cli.running import DONE, as_usage, reported
     from controller.cli.session import Where, converse
     from controller.cli.telling import tell
+    from events.errors import Invalid
 
     with reported(output), as_usage():
         begin = parse_since(since)
+        if job is not None and node is not None:
+            raise Invalid("give --job or --node, not both", path="--node")
 
     def show(record: EventRecord) -> None:
         if output is Output.JSON:
