@@ -131,6 +131,7 @@ class SupervisorClient:
                 if told.row is not None:
                     yield told.row
         finally:
+            writer.close()  # before any await: the reader may be cancelled in the next one
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
             await _hang_up(writer)
@@ -139,6 +140,7 @@ class SupervisorClient:
         """Disconnects; the workers go on."""
         self._closing.set()
         self._fail("this client is closed")
+        self._writer.close()
         self._receiver.cancel()
         await asyncio.gather(self._receiver, return_exceptions=True)
         await _hang_up(self._writer)

@@ -91,8 +91,9 @@ class OutputFile:
         return True
 
     def read(self, since: int, max_bytes: int) -> OutputTail:
-        """From byte ``since`` of all that was ever written, or the last ``max_bytes``; what
-        was rotated out of existence is skipped."""
+        """From byte ``since`` of all that was ever written, or the last ``max_bytes``. What
+        was rotated out of existence is skipped, at the start only: ``data`` has no holes,
+        and begins later than ``since`` where something is missing."""
         pieces = self._pieces()
         end = pieces[-1].start + pieces[-1].size
         limit = max(0, min(max_bytes, MAX_READ_BYTES))

@@ -18,6 +18,7 @@ from schedulers.supervisor.__main__ import EXIT_BUSY
 from schedulers.supervisor.api import StateDirBusy, SupervisorGone
 from schedulers.supervisor.client import SupervisorClient
 from schedulers.supervisor.core import LocalSupervisor, Settings
+from schedulers.supervisor.server import MAX_CLIENTS
 from schedulers.supervisor.starter import ensure_supervisor
 from tests.support import workers
 from tests.support.supervision import (
@@ -35,6 +36,7 @@ from tests.support.waiting import until
 _CLIENT = """
 import asyncio, os, signal, sys
 from pathlib import Path
+from schedulers.supervisor.server import MAX_CLIENTS
 from schedulers.supervisor.starter import ensure_supervisor
 from tests.support.supervision import EPOCH, NODE, spec
 
@@ -229,3 +231,28 @@ async def test_settings_reach_the_process(tmp_path: Path) -> None:
     await client.launch(spec("w", workers.shell("touch here")), EPOCH)
     await until(lambda: (workdir / "here").exists())
     await client.shutdown(1)
+
+
+async def test_too_many_clients_are_turned_away(process_home: Home) -> None:
+    paths = str(process_home.state_dir / frames.SOCKET_NAME)
+    peers = [socket.socket(socket.AF_UNIX) for _ in range(MAX_CLIENTS)]
+    for peer in peers:
+        peer.connect(paths)
+    with pytest.raises(SupervisorGone):
+        await SupervisorClient.connect(process_home.state_dir)
+    assert (await process_home.supervisor.inventory(0)).workers == []
+    for peer in peers:
+        peer.close()
+
+    async def connect() -> None:
+        client = await SupervisorClient.connect(process_home.state_dir)
+        await client.close()
+
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await connect()
+            except SupervisorGone:
+                await asyncio.sleep(0.01)
+            else:
+                break
