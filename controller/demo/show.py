@@ -85,7 +85,7 @@ class Show:
         failed = [promise for promise in self.promises if not promise.held]
         held = bool(self.promises) and not failed
         self._console.print()
-        verdict = "all promises held" if held else f"{len(failed)} promises did not hold"
+        verdict = "all promises held" if held else f"promises not held: {len(failed)}"
         style = "bold green" if held else "bold red"
         total = f"{len(self.promises)} checked in {self.elapsed_s:.0f} s"
         self._console.print(f"[{style}]{verdict}[/{style}] ({total})")

@@ -140,7 +140,7 @@ def test_one_broken_promise_breaks_the_demo() -> None:
     voice.check("pigs fly [today]", False, "none did")
     assert not voice.checklist()
     assert "BROKEN  pigs fly [today] (none did)" in text.getvalue()
-    assert "1 promises did not hold (2 checked" in text.getvalue()
+    assert "promises not held: 1 (2 checked" in text.getvalue()
 
 
 def test_kept_promises_make_the_demo() -> None:
