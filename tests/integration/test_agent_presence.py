@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from controller.embedded import EmbeddedServer
+from events.connection import Access
 from events.errors import DuplicateNode, Invalid, UnknownNode
 from events.messages import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq, RegisterReply
 from events.pulse import live_digest
@@ -17,6 +19,8 @@ from schedulers.launcher import Unreachable
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import StateDirUnusable
 from schedulers.node.launcher import NatsLauncher
+from schedulers.node.link import Link, NotConnected
+from schedulers.node.stats import AgentStats
 from tests.support.agents import (
     EPOCH,
     HEARTBEAT_S,
@@ -27,7 +31,7 @@ from tests.support.agents import (
     running,
 )
 from tests.support.nats import connected
-from tests.support.waiting import until
+from tests.support.waiting import background, until
 
 IMPATIENT_S = 0.2
 
@@ -266,3 +270,33 @@ async def ask_start(nc: Client, subjects: Subjects, worker_id: str, incarnation:
     order = order_start(worker_id, incarnation, "sleep", "60")
     answer = await nc.request(subjects.agent("n1", "start"), msgspec.json.encode(order), 10)
     assert b'"pid"' in answer.data
+
+
+async def test_a_connection_given_up_for_good_is_made_anew(
+    nc: Client, subjects: Subjects, nats_server: EmbeddedServer
+) -> None:
+    ups: list[bool] = []
+    heard: list[bytes] = []
+
+    async def receive(message: Msg) -> None:
+        heard.append(message.data)
+
+    link = Link(
+        nats_server.url,
+        name="test",
+        access=Access(),
+        connect_timeout_s=5.0,
+        subject=subjects.agent("n1", "*"),
+        receive=receive,
+        on_up=lambda: ups.append(True),
+        stats=AgentStats(),
+    )
+    async with background(link.run()):
+        await until(lambda: len(ups) == 1)
+        assert link._nc is not None
+        await link._nc.close()  # as nats-py does by itself after an error of the server
+        with pytest.raises(NotConnected):
+            await link.ask("q", b"", 1.0)
+        await until(lambda: len(ups) == 2)
+        await nc.publish(subjects.agent("n1", "start"), b"order")
+        await until(lambda: heard == [b"order"])
