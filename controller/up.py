@@ -170,11 +170,11 @@ class _Up:
                 child = self._agent(f"node-{number}", url)
                 child.start(self._environ())
                 self._children.append(child)
-                self._watch(f"the agent {child.name}", child.ended())
+                self._watch(_agent_name(child), child.ended())
             yield
         finally:
             for child in self._children:
-                await self._unwatch(f"the agent {child.name}")
+                await self._unwatch(_agent_name(child))
             await asyncio.gather(*(child.stop(AGENT_STOP_S) for child in self._children))
 
     def _agent(self, node_id: str, url: str) -> Child:
@@ -240,17 +240,29 @@ class _Up:
         self._say("Ctrl-C stops all jobs and ends everything")
 
     async def until(self, stop: asyncio.Event) -> None:
-        """Waits for ``stop``; raises UpFailed when a part ends by itself."""
+        """Waits for ``stop``. An agent that ends by itself is told of: it may have been
+        killed to see what happens. Raises UpFailed when another part ends."""
         stopping = asyncio.create_task(stop.wait(), name="stop")
         try:
-            await asyncio.wait(
-                {stopping, *self._watched.values()}, return_when=asyncio.FIRST_COMPLETED
-            )
+            while not stop.is_set():
+                waited: set[asyncio.Future[Any]] = {stopping, *self._watched.values()}
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                self._tell_of_ended_agents()
+                if not stop.is_set():
+                    self._raise_for_ended()
         finally:
             stopping.cancel()
             await asyncio.gather(stopping, return_exceptions=True)
-        if not stop.is_set():
-            self._raise_for_ended()
+
+    def _tell_of_ended_agents(self) -> None:
+        for child in self._children:
+            task = self._watched.get(_agent_name(child))
+            if task is not None and task.done():
+                del self._watched[_agent_name(child)]
+                self._say(
+                    f"{_agent_name(child)} has ended (code {task.result()}); its node expires "
+                    f"in {self._plan.controller.node_expiry_s:g} s"
+                )
 
     async def stop_jobs(self, bus: SlotbusClient) -> None:
         """Stops what runs; says what could not be stopped."""
@@ -291,6 +303,10 @@ class _Up:
                 raise error
             said = next((c.tail() for c in self._children if name.endswith(c.name)), "")
             raise UpFailed(f"{name} has ended by itself ({error or task.result()}) {said}".strip())
+
+
+def _agent_name(child: Child) -> str:
+    return f"the agent {child.name}"
 
 
 def _is_free(port: int) -> bool:
