@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +73,65 @@ def test_the_library_example_does_what_it_shows(tmp_path: Path) -> None:
     assert re.fullmatch(r"workers: \['w-[\w-]+'\]", started)
     assert refused == "no room for job_2: 4 more slots are needed"
     assert stopped == "workers: []"
+
+
+def session() -> tuple[str, list[str]]:
+    """The README's first session: what runs in one terminal, and what is typed in another."""
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    background, typed = (block.strip() for block in blocks)
+    return background, typed.splitlines()
+
+
+def user(folder: Path) -> dict[str, str]:
+    """The environment of a user with an empty home, whose PATH has slotbus first."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLOTBUS_", "NATS_", "XDG_"))}
+    programs = Path(sys.executable).parent
+    return {**kept, "HOME": str(folder), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.mark.timeout(120)
+def test_the_first_session_works_as_written(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text((ROOT / "examples" / "hello.py").read_text())
+    background, typed = session()
+    environment = user(tmp_path)
+    up = subprocess.Popen(
+        ["sh", "-c", f"exec {background}"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said: dict[str, str] = {}
+    try:
+        wait_for_line(up, "Ctrl-C")
+        for command in typed:
+            done = subprocess.run(
+                ["sh", "-c", command],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            said[command.split()[1]] = done.stdout
+    finally:
+        up.send_signal(signal.SIGINT)
+        rest, _ = up.communicate(timeout=TIMEOUT_S)
+    assert up.returncode == 0, rest
+    assert "running" in said["workers"]
+    assert "6 slots, program {}" in said["logs"]
+    assert "run_ended" in said["events"]
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
+    """Reads the output until a line has `text`; the test's own time-out is the deadline."""
+    assert process.stdout is not None
+    heard = ""
+    for line in process.stdout:
+        heard += line
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} was never said:\n{heard}")
