@@ -98,7 +98,8 @@ class ScriptedNode:
     table: dict[str, InventoryRow] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     tombstones: set[str] = field(default_factory=set)
-    ended: asyncio.Queue[InventoryRow] = field(default_factory=asyncio.Queue)
+    unreported: deque[InventoryRow] = field(default_factory=deque)
+    on_news: Callable[[], None] = lambda: None
 
     def running(self) -> list[str]:
         """Workers whose processes exist, in order of their start."""
@@ -119,6 +120,7 @@ class ScriptedNode:
         )
 
     def beat(self) -> HeartbeatNodeReq:
+        self.on_news()
         return HeartbeatNodeReq(
             node_id=self.node_id,
             incarnation=self.incarnation,
@@ -136,7 +138,8 @@ class ScriptedNode:
             self.table[worker_id] = replace(row, state=state, exit_code=exit_code, signal=signal)
             self.next_seq()
             for _ in range(2 if self.twice else 1):
-                self.ended.put_nowait(self.table[worker_id])
+                self.unreported.append(self.table[worker_id])
+            self.on_news()
 
     # --- what its agent does ------------------------------------------------------------
 
@@ -231,7 +234,8 @@ class ScriptedLauncher:
     def __init__(self, *nodes: ScriptedNode) -> None:
         self.nodes = {node.node_id: node for node in nodes}
         self.before_launch: Callable[[Assignment], None] = lambda _: None
-        self._closed = asyncio.Event()
+        self._closed = False
+        self._listeners: set[asyncio.Event] = set()
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
         self.before_launch(assignment)
@@ -274,22 +278,21 @@ class ScriptedLauncher:
 
     async def reports(self) -> AsyncIterator[WorkerFinishedReq]:
         """Ends of workers, unless their node is silent; first those not acknowledged."""
+        news = asyncio.Event()
+        self._listeners.add(news)
         for node in self.nodes.values():
-            while not node.ended.empty():
-                node.ended.get_nowait()
-            for row in list(node.table.values()):
-                if row.state not in LIVE:
-                    node.ended.put_nowait(row)
-        closing = asyncio.create_task(self._closed.wait())
+            node.on_news = news.set
+            node.unreported.clear()
+            node.unreported.extend(row for row in node.table.values() if row.state not in LIVE)
         try:
-            while not self._closed.is_set():
+            while not self._closed:
+                news.clear()
                 for node in self.nodes.values():
-                    while not node.silent and not node.ended.empty():
-                        yield node.report(node.ended.get_nowait())
-                await asyncio.wait({closing}, timeout=0.05)
+                    while node.unreported and not node.silent:
+                        yield node.report(node.unreported.popleft())
+                await news.wait()
         finally:
-            closing.cancel()
-            await asyncio.gather(closing, return_exceptions=True)
+            self._listeners.discard(news)
 
     async def acknowledge(self, node_id: str, worker_id: str) -> None:
         node = self.nodes[node_id]
@@ -298,7 +301,9 @@ class ScriptedLauncher:
         node.acknowledge(worker_id)
 
     async def close(self) -> None:
-        self._closed.set()
+        self._closed = True
+        for news in self._listeners:
+            news.set()
 
 
 def _carry_out_unheard(node: ScriptedNode, assignment: Assignment) -> None:
