@@ -15,6 +15,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 PROC: Final = "/proc"
 _STAT_BYTES: Final = 4096
+_KERNEL_THREADS: Final = 2
+"""The pid of their parent; they are nobody's workers and have no environment."""
+
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -82,7 +85,7 @@ def read_environment(pid: int) -> frozenset[bytes]:
                 chunks.append(chunk)
     except OSError:
         return frozenset()
-    return frozenset(b"".join(chunks).split(b"\0"))
+    return frozenset(filter(None, b"".join(chunks).split(b"\0")))
 
 
 def is_running(process: ProcessId) -> bool:
@@ -139,8 +142,8 @@ def become_subreaper() -> bool:
 class Ownership:
     """Knows from its environment which worker of this state directory a process is of.
 
-    Answers are remembered for as long as the process exists: a worker's environment is
-    there when the process is, and does not change under it.
+    Answers are remembered for as long as the process exists. An empty environment is none:
+    a process has one of its own only a moment after its exec began.
     """
 
     def __init__(self, supervisor_id: str) -> None:
@@ -148,9 +151,15 @@ class Ownership:
         self._seen: dict[ProcessId, str | None] = {}
 
     def __call__(self, process: Process) -> str | None:
-        if process.id not in self._seen:
-            self._seen[process.id] = self._read(process.id.pid)
-        return self._seen[process.id]
+        if process.id in self._seen:
+            return self._seen[process.id]
+        if _KERNEL_THREADS in (process.parent, process.id.pid):
+            return None
+        environment = read_environment(process.id.pid)
+        owner = self._named_in(environment)
+        if environment:
+            self._seen[process.id] = owner
+        return owner
 
     def learn(self, process: ProcessId, worker_id: str) -> None:
         """It was seen as a descendant: remembered for when its parent is gone."""
@@ -162,8 +171,7 @@ class Ownership:
         for process in gone:
             del self._seen[process]
 
-    def _read(self, pid: int) -> str | None:
-        environment = read_environment(pid)
+    def _named_in(self, environment: frozenset[bytes]) -> str | None:
         if self._mark not in environment:
             return None
         for item in environment:

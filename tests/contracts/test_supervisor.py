@@ -100,7 +100,8 @@ async def test_launching_again_answers_as_before(home: Home) -> None:
     first = await home.launch("w", workers.sleeps())
     assert await home.launch("w", workers.sleeps()) == first
     (mark,) = home.marks
-    assert [process.pid for process in processes_of(mark, "w")] == [first]
+    # A process' environment is there a moment after its exec.
+    await until(lambda: [process.pid for process in processes_of(mark, "w")] == [first])
 
 
 async def test_a_worker_that_ended_never_starts_again(home: Home) -> None:
