@@ -16,6 +16,7 @@ import math
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -259,15 +260,10 @@ class EngineLoop:
     async def _fold_log(self) -> Ledger:
         """Raises LogError, LogUnreadable for a record that can't follow those before it."""
         ledger = Ledger()
-        async for records in self.log.read():
-            for record in records:
-                try:
-                    ledger.apply(record)
-                except IllegalTransition as error:
-                    position = ledger.position + 1
-                    raise LogUnreadable(
-                        f"record {position} of the event log can't be: {error}", position=position
-                    ) from error
+        async with aclosing(self.log.read()) as batches:
+            async for records in batches:
+                for record in records:
+                    _apply(ledger, record)
         return ledger
 
     def _refuse_all(self, error: SlotbusError | None) -> None:
@@ -366,6 +362,16 @@ class EngineLoop:
             here = node is not None and not node.expired
             return here and (worker is None or not worker.gone or effect.orphan)
         return True
+
+
+def _apply(ledger: Ledger, record: Record) -> None:
+    try:
+        ledger.apply(record)
+    except IllegalTransition as error:
+        position = ledger.position + 1
+        raise LogUnreadable(
+            f"record {position} of the event log can't be: {error}", position=position
+        ) from error
 
 
 def _answer(answer: Answer | None, reply: Reply | SlotbusError) -> None:

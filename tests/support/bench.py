@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from events.errors import SlotbusError, UnknownNode
@@ -51,7 +51,7 @@ class FaultyLog:
         self.unreadable: SlotbusError | None = None
         self.appends: list[list[Record]] = []
 
-    def read(self, after: Position = START) -> AsyncIterator[list[Record]]:
+    def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
         if self.unreadable is not None:
             raise self.unreadable
         return self.inner.read(after)
