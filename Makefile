@@ -1,6 +1,6 @@
 # All that is needed is make and a Python >= 3.11; every target makes .venv first.
 #
-#   make demo    a controller, two nodes and a pipeline on this machine
+#   make demo    a pipeline on three nodes of this machine, one of which dies
 #   make check   lint, types, import contracts, core and property tests (under two minutes)
 #   make test    every test, then the wheel in a fresh environment
 #   make lock    resolve the dependencies again and rewrite requirements/

@@ -112,6 +112,20 @@ class Stage:
         except TimeoutError as error:
             raise DemoFailed(f"{what}: no such event within {timeout_s:g} s") from error
 
+    async def until_all_seen(self, last: int, timeout_s: float) -> set[int]:
+        """Waits for the event of every record up to `last`; the positions still missing when
+        the time is over."""
+        missing = set(range(1, last + 1)) - {record.position for record in self.seen}
+        try:
+            async with asyncio.timeout(timeout_s):
+                while missing:
+                    self._saw.clear()
+                    await self._saw.wait()
+                    missing -= {record.position for record in self.seen}
+        except TimeoutError:
+            return missing
+        return missing
+
     async def follow(self) -> None:
         """Shows every event as it is published; runs until it is cancelled."""
         while True:
