@@ -27,9 +27,10 @@ class ExitWatch:
         self._polled: dict[ProcessId, Callable[[], None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, process: ProcessId, ended: Callable[[], None]) -> None:
-        """``ended`` is called from the loop, also for one that is gone already."""
-        fd = self._pidfd(process)
+    def add(self, process: ProcessId, ended: Callable[[], None], *, held: bool) -> None:
+        """``ended`` is called from the loop, also for one that is gone already. ``held``:
+        it is our child and not reaped."""
+        fd = self._pidfd(process, held=held)
         if fd is None:
             self._polled[process] = ended
             self._schedule()
@@ -55,9 +56,9 @@ class ExitWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _pidfd(self, process: ProcessId) -> int | None:
+    def _pidfd(self, process: ProcessId, *, held: bool) -> int | None:
         try:
-            fd = open_pidfd(process)
+            fd = open_pidfd(process, held=held)
         except OSError:
             return None
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 PROC: Final = "/proc"
 _STAT_BYTES: Final = 4096
-_KERNEL_THREADS: Final = 2
-"""The pid of their parent; they are nobody's workers and have no environment."""
+_KERNEL_SESSION: Final = 0
+"""Kernel threads are in no session, have no environment, and are nobody's workers."""
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -94,9 +94,10 @@ def is_running(process: ProcessId) -> bool:
     return row is not None and row.id == process and row.alive
 
 
-def open_pidfd(process: ProcessId) -> int | None:
+def open_pidfd(process: ProcessId, *, held: bool = False) -> int | None:
     """A descriptor that becomes readable when exactly this process ends.
 
+    ``held``: it is our child and not reaped, so that its pid can't be anyone else's.
     None where the kernel has no pidfds or it does not exist. Raises OSError (EMFILE).
     """
     if not hasattr(os, "pidfd_open"):
@@ -105,6 +106,8 @@ def open_pidfd(process: ProcessId) -> int | None:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return None
+    if held:
+        return fd
     # The descriptor holds on to whoever had the pid; the start time tells who that is.
     row = read_process(process.pid)
     if row is None or row.id != process:
@@ -153,7 +156,7 @@ class Ownership:
     def __call__(self, process: Process) -> str | None:
         if process.id in self._seen:
             return self._seen[process.id]
-        if _KERNEL_THREADS in (process.parent, process.id.pid):
+        if process.session == _KERNEL_SESSION:
             return None
         environment = read_environment(process.id.pid)
         owner = self._named_in(environment)

@@ -118,7 +118,8 @@ class Workers:
 
     def _follow(self, worker_id: str, main: ProcessId) -> None:
         self._mains[worker_id] = main
-        self._watch.add(main, lambda: self._sweeper.add(worker_id))
+        held = worker_id in self._children
+        self._watch.add(main, lambda: self._sweeper.add(worker_id), held=held)
 
     def _adopt(self, found: Found) -> None:
         worker_id = found.worker.born.worker_id
