@@ -26,7 +26,7 @@ TIMEOUT_S = 40
 
 def test_code_shown_in_the_readme_is_the_code_in_the_file() -> None:
     shown = {found["path"]: found["text"] for found in SHOWN.finditer(README.read_text())}
-    assert set(shown) == {"examples/hello.py", "examples/library.py"}
+    assert set(shown) == {"examples/hello.py", "examples/client.py", "examples/library.py"}
     for path, text in shown.items():
         assert text == (ROOT / path).read_text(), path
 
@@ -104,7 +104,7 @@ def test_the_first_session_works_as_written(tmp_path: Path) -> None:
     )
     said: dict[str, str] = {}
     try:
-        wait_for_line(up, "Ctrl-C")
+        heard = wait_for_line(up, "Ctrl-C")
         for command in typed:
             done = subprocess.run(
                 ["sh", "-c", command],
@@ -117,6 +117,9 @@ def test_the_first_session_works_as_written(tmp_path: Path) -> None:
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             said[command.split()[1]] = done.stdout
+        server = re.search(r"nats://[\d.:]+", heard)
+        assert server is not None
+        said["client"] = run_client(tmp_path, environment | {"NATS_URL": server[0]})
     finally:
         up.send_signal(signal.SIGINT)
         rest, _ = up.communicate(timeout=TIMEOUT_S)
@@ -124,14 +127,31 @@ def test_the_first_session_works_as_written(tmp_path: Path) -> None:
     assert "running" in said["workers"]
     assert "6 slots, program {}" in said["logs"]
     assert "run_ended" in said["events"]
+    assert said["client"].startswith("run 1 has 1 workers\nn")
+    assert re.search(r"stop c-\w+ \d facts", said["client"])
 
 
-def wait_for_line(process: subprocess.Popen[str], text: str) -> None:
-    """Reads the output until a line has `text`; the test's own time-out is the deadline."""
+def run_client(folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "client.py")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
+    """Reads the output until a line has `text`, and returns it all; the test's own time-out is
+    the deadline."""
     assert process.stdout is not None
     heard = ""
     for line in process.stdout:
         heard += line
         if text in line:
-            return
+            return heard
     raise AssertionError(f"{text!r} was never said:\n{heard}")
