@@ -151,8 +151,8 @@ class _Up:
             await self._end_supervisor(Path(config.state_dir))
 
     async def _end_supervisor(self, state_dir: Path) -> None:
-        """The controller's own workers have a supervisor that would wait for the next
-        controller; what still runs under it ends too."""
+        """A supervisor would wait for the next agent or controller, with what runs under
+        it; both end here."""
         try:
             supervisor = await SupervisorClient.connect(state_dir)
         except SupervisorGone:
@@ -175,7 +175,12 @@ class _Up:
         finally:
             for child in self._children:
                 await self._unwatch(_agent_name(child))
-            await asyncio.gather(*(child.stop(AGENT_STOP_S) for child in self._children))
+            await asyncio.gather(*(self._end_agent(child) for child in self._children))
+
+    async def _end_agent(self, child: Child) -> None:
+        """An agent that was killed has left its supervisor and workers behind."""
+        await child.stop(AGENT_STOP_S)
+        await self._end_supervisor(child.output.parent)
 
     def _agent(self, node_id: str, url: str) -> Child:
         plan = self._plan.controller
