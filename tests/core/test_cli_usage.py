@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,18 @@ def test_the_overview_names_every_command_and_the_exit_codes() -> None:
     for command in COMMANDS:
         assert f" {command} " in result.output
     assert "Exit codes: 0 done; 1 refused or failed; 2 wrong usage" in result.output
+
+
+def test_help_does_not_wait_for_what_it_does_not_need() -> None:
+    heavy = ("nats", "aiohttp", "msgspec", "structlog", "prometheus_client", "psutil")
+    program = (
+        "import sys; import controller.cli.main; "
+        f"sys.exit(', '.join(set({heavy!r}) & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
