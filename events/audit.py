@@ -48,11 +48,12 @@ class Auditor:
         self._twin = Ledger()
         self._foldable = True
         self._accounts = Accounts()
+        self._at = datetime.min
         self._found: list[Violation] = []
 
     def observe(self, position: Position, record: f.Record) -> list[Violation]:
         """The laws that this record, which stands at ``position``, breaks."""
-        self._found = []
+        self._found, self._at = [], record.at
         if position != self.position + 1:
             self._broken(4, f"record {position} follows record {self.position}: some are missing")
         self.position = position
@@ -147,7 +148,8 @@ class Auditor:
                 self._check_start(fact)
 
     def _check_start(self, fact: f.CommandDone) -> None:
-        """Law 6, at the outcome of a start that made a run."""
+        """Law 6, at the outcome of a start that made a run. Workers on nodes that answer may
+        be left unconfirmed only when the outcome could not wait any longer."""
         run = self._accounts.run_by_command.get(fact.command_id)
         if run is None:
             return
@@ -155,7 +157,9 @@ class Auditor:
         if fact.ok:
             self._check_complete(job_id, run_id)
             return
-        unconfirmed = _unconfirmed(fact.reply)
+        deadline = self._accounts.pending.get(fact.command_id)
+        overdue = deadline is not None and self._at >= deadline
+        unconfirmed = _unconfirmed(fact.reply) if overdue else set()
         for worker in self._accounts.live_of(job_id, run_id):
             if self._accounts.answers(worker.node_id) and worker.worker_id not in unconfirmed:
                 text = (
@@ -167,7 +171,7 @@ class Auditor:
     def _check_complete(self, job_id: str, run_id: int) -> None:
         asked = self._accounts.run_slots.get((job_id, run_id), 0)
         launched = self._accounts.launched_slots(job_id, run_id)
-        if launched < asked:
+        if launched != asked:
             text = f"run {run_id} of job {job_id} is said to run with {launched} of {asked} slots"
             self._broken(6, text, job_id=job_id, run_id=str(run_id))
 

@@ -1,0 +1,433 @@
+"""A model fleet: machines, a network that delays, doubles and loses, and the leader between.
+
+What lives here: single steps that a test combines at will, what must hold after each, and
+what must hold when all is quiet. What may not: choosing the steps, asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from msgspec import Struct
+
+from events.errors import SlotbusError
+from events.facts import CommandDone, WorkerStopping
+from events.messages import (
+    AgentStopReply,
+    CordonReq,
+    FinishedReply,
+    HeartbeatReply,
+    InventoryReply,
+    RegisterReply,
+    StartPipelineReq,
+    StopWorkersReq,
+    UncordonReq,
+)
+from events.states import RunState, WorkerState
+from schedulers.decide import Draft, Rules, next_due
+from schedulers.decide.messages import (
+    Effect,
+    Grace,
+    Inbound,
+    InventoryFailed,
+    InventoryTaken,
+    Launch,
+    Launched,
+    LaunchFailed,
+    LaunchUncertain,
+    NodeTraffic,
+    Stop,
+    StopAnswered,
+    TakeInventory,
+    Tick,
+)
+from schedulers.launcher import LaunchAck
+from tests.support.machines import Machine, Process, Refused, Reply
+from tests.support.story import Story, config
+
+RULES = Rules(
+    start_timeout_s=30.0,
+    stop_timeout_s=20.0,
+    rollback_grace_s=5.0,
+    remembered_commands=6,
+    remembered_runs=2,
+    remembered_jobs=2,
+)
+QUIET_ROUNDS = 60
+ROUND_S = 3.0
+
+
+class Order(Struct, frozen=True):
+    """One try of an effect, on its way to a node."""
+
+    epoch: int
+    effect: Effect
+
+
+class Answer(Struct, frozen=True):
+    """What a node said to an order, on its way back."""
+
+    order: Order
+    reply: Reply
+
+
+class Fleet:
+    """Each public method is one step of one participant."""
+
+    def __init__(self, *slots: int) -> None:
+        self.story = Story(RULES)
+        self.machines = [Machine(f"n{i}", s) for i, s in enumerate(slots, start=1)]
+        self.outboxes: dict[str, list[NodeTraffic]] = {m.node_id: [] for m in self.machines}
+        self.orders: list[Order] = []
+        self.answers: list[Answer] = []
+        self.underway: dict[str, Effect] = {}
+        self.commands: list[StartPipelineReq | StopWorkersReq] = []
+        self._made = 0
+
+    # --- people -------------------------------------------------------------------------
+
+    def start(self, job_id: str, slots: int, spread: str = "pack") -> None:
+        self._command(
+            StartPipelineReq(
+                job_id=job_id,
+                slots=slots,
+                command_id=self._command_id(),
+                scheduler_config=config(spread=spread),
+            )
+        )
+
+    def stop(self, job_id: str, *, force: bool = False) -> None:
+        self._command(StopWorkersReq(job_id=job_id, force=force, command_id=self._command_id()))
+
+    def repeat(self, index: int) -> None:
+        """A client sends one of its last commands again."""
+        if self.commands:
+            self._tell(self.commands[-1 - index % min(len(self.commands), 4)])
+
+    def cordon(self, machine: Machine, *, on: bool) -> None:
+        self._tell((CordonReq if on else UncordonReq)(node_id=machine.node_id))
+
+    # --- the leader and its dispatcher --------------------------------------------------
+
+    def take_over(self) -> None:
+        """The leader is gone with all it had under way; what it sent may still arrive."""
+        self.underway.clear()
+        self._carry_out(self.story.lead())
+
+    def grace(self) -> None:
+        self._tell(Grace("test"))
+
+    def pass_time(self, seconds: float) -> None:
+        self.story.now += timedelta(seconds=seconds)
+        due = next_due(self.story.ledger, self.story.pulse)
+        if due is not None and due < self.story.now:
+            self._tell(Tick())
+
+    def retry(self, index: int) -> None:
+        """The dispatcher had no answer and tries again, or sees that it need not."""
+        key = _pick(list(self.underway), index)
+        if key is not None:
+            if isinstance(self.underway[key], TakeInventory):
+                self.give_up(index)
+            elif self._wants(self.underway[key]):
+                self.orders.append(Order(self.story.epoch, self.underway[key]))
+            else:
+                del self.underway[key]
+
+    def give_up(self, index: int) -> None:
+        """The dispatcher had no answer for long."""
+        key = _pick(list(self.underway), index)
+        if key is None:
+            return
+        match self.underway[key]:
+            case Launch(assignment=assignment) as effect:
+                del self.underway[key]
+                if self._wants(effect):
+                    self._tell(LaunchUncertain(assignment.worker_id, "no answer"))
+            case TakeInventory(node_id=node_id):
+                del self.underway[key]
+                self._tell(InventoryFailed(node_id, "no answer"))
+            case _:
+                pass
+
+    # --- the network --------------------------------------------------------------------
+
+    def deliver_order(self, index: int, *, again: bool = False) -> None:
+        """An order reaches its node (if that is up), which answers. ``again``: a copy stays
+        on its way."""
+        if not self.orders:
+            return
+        order = self.orders[index % len(self.orders)]
+        if not again:
+            self.orders.remove(order)
+        machine = self.machine(_node_of(order.effect))
+        if machine.up:
+            self.answers.append(Answer(order, _carried_out(machine, order.effect)))
+
+    def lose_order(self, index: int) -> None:
+        if self.orders:
+            self.orders.pop(index % len(self.orders))
+
+    def deliver_answer(self, index: int) -> None:
+        if not self.answers:
+            return
+        answer = self.answers.pop(index % len(self.answers))
+        effect = answer.order.effect
+        key = _key(effect)
+        if answer.order.epoch == self.story.epoch and self.underway.get(key) is effect:
+            del self.underway[key]
+            outcome = _outcome(effect, answer.reply)
+            if outcome is not None:
+                self._tell(outcome)
+
+    def lose_answer(self, index: int) -> None:
+        if self.answers:
+            self.answers.pop(index % len(self.answers))
+
+    def deliver(self, machine: Machine, *, again: bool = False, answered: bool = True) -> None:
+        """The oldest message of a node reaches the leader. ``again``: a copy comes later;
+        not ``answered``: the leader's answer is lost."""
+        box = self.outboxes[machine.node_id]
+        if not box or not machine.up:
+            return
+        message = box.pop(0)
+        if again:
+            box.append(message)
+        draft = self._tell(message)
+        if answered and draft.answer is not None:
+            _hear(machine, message, draft.answer)
+
+    def lose(self, machine: Machine) -> None:
+        if self.outboxes[machine.node_id]:
+            self.outboxes[machine.node_id].pop(0)
+
+    # --- machines -----------------------------------------------------------------------
+
+    def speak(self, machine: Machine, *, listed: bool = True) -> None:
+        """The agent registers, or beats; and reports the ends that wait."""
+        box = self.outboxes[machine.node_id]
+        box.append(
+            machine.heartbeat() if machine.registered else machine.registration(listed=listed)
+        )
+        if machine.registered:
+            for process in machine.ended():
+                report = machine.report(process)
+                if report not in box:
+                    box.append(report)
+
+    def end(self, index: int, exit_code: int) -> None:
+        """A process exits, by itself or as it was asked to."""
+        alive = [(m, p) for m in self.machines for p in m.alive()]
+        if alive:
+            machine, process = alive[index % len(alive)]
+            machine.end(process, exit_code)
+
+    # --- what must hold -----------------------------------------------------------------
+
+    def check(self) -> None:
+        """After every step: the process table against the ledger."""
+        workers = self.story.ledger.workers
+        for machine, process in self.processes():
+            worker = workers.get(process.worker_id)
+            assert worker is not None, f"{process.worker_id} lives, and the ledger forgot it"
+            assert not worker.gone, f"{process.worker_id} lives, and its end is in the log"
+            assert worker.node_id == machine.node_id
+        for job in self.story.ledger.jobs.values():
+            for run in job.runs:
+                assert sum(workers[w].slots for w in run.workers if workers[w].serves) <= run.slots
+        homes = [worker_id for machine in self.machines for worker_id in machine.spawned]
+        assert len(homes) == len(set(homes)), "a worker id was spawned on two machines"
+
+    def settle(self) -> None:
+        """Everything gets through, and enough time passes for every deadline."""
+        for machine in self.machines:
+            machine.up, machine.refuse_next = True, False
+        for _ in range(QUIET_ROUNDS):
+            for machine in self.machines:
+                self.speak(machine)
+                while self.outboxes[machine.node_id]:
+                    self.deliver(machine)
+                for process in machine.alive():
+                    if process.state is WorkerState.STOPPING:
+                        machine.end(process, 0)
+            while self.orders:
+                self.deliver_order(0)
+            while self.answers:
+                self.deliver_answer(0)
+            for index in range(len(self.underway)):
+                self.retry(index)  # what was lost before things became quiet
+            self.check()
+            self.pass_time(ROUND_S)
+
+    def check_settled(self) -> None:
+        """When all is quiet: nothing is owed, and the accounts are the process table."""
+        ledger = self.story.ledger
+        assert not ledger.pending, f"no outcome: {sorted(ledger.pending)}"
+        alive = {process.worker_id for _, process in self.processes()}
+        live = {worker.worker_id for worker in ledger.workers.values() if not worker.gone}
+        assert alive == live, f"only processes: {alive - live}, only in the ledger: {live - alive}"
+        for machine in self.machines:
+            node = ledger.nodes[machine.node_id]
+            assert not node.expired
+            used = sum(process.slots for process in machine.alive())
+            assert ledger.free_slots(machine.node_id) == machine.slots - used
+        runs = {(process.job_id, process.run_id) for _, process in self.processes()}
+        assert len({job_id for job_id, _ in runs}) == len(runs), f"two runs of a job: {runs}"
+        for job in ledger.jobs.values():
+            for run in job.runs:
+                assert run.ended or run.state == "running", f"run {run.run_id} is {run.state}"
+                assert run.ended == ((job.job_id, run.run_id) not in runs)
+        self.story.check()
+
+    def processes(self) -> Iterator[tuple[Machine, Process]]:
+        for machine in self.machines:
+            for process in machine.alive():
+                yield machine, process
+
+    def machine(self, node_id: str) -> Machine:
+        return next(m for m in self.machines if m.node_id == node_id)
+
+    # --- inside -------------------------------------------------------------------------
+
+    def _command_id(self) -> str:
+        self._made += 1
+        return f"c{self._made}"
+
+    def _command(self, command: StartPipelineReq | StopWorkersReq) -> None:
+        self.commands.append(command)
+        self._tell(command)
+
+    def _tell(self, message: Inbound) -> Draft:
+        draft = self.story.tell(message)
+        for fact in draft.events:
+            if isinstance(fact, CommandDone) and not fact.ok:
+                self._check_failed(fact)
+            if isinstance(fact, WorkerStopping):
+                self._check_stopping(fact)
+        self._carry_out(draft)
+        return draft
+
+    def _check_failed(self, fact: CommandDone) -> None:
+        """Law 6 in the process table: what a failed start leaves behind."""
+        unconfirmed = fact.reply["error"].get("unconfirmed", [])
+        for machine, process in self.processes():
+            worker = self.story.ledger.workers[process.worker_id]
+            run = self.story.ledger.run_of(worker)
+            if run.command_id == fact.command_id and worker.worker_id not in unconfirmed:
+                assert self.story.ledger.nodes[machine.node_id].expired
+
+    def _check_stopping(self, fact: WorkerStopping) -> None:
+        """Nobody stops a worker that is known to run, unless its whole run is over."""
+        worker = self.story.ledger.workers[fact.worker_id]
+        run = self.story.ledger.run_of(worker)
+        assert not worker.launched or run.ended or run.state is RunState.STOPPING, fact
+
+    def _carry_out(self, draft: Draft) -> None:
+        for effect in draft.effects:
+            if isinstance(effect, (Launch, Stop, TakeInventory)):
+                key = _key(effect)
+                before = self.underway.get(key)
+                if before is None or _replaces(effect, before):
+                    self.underway[key] = effect
+                    self.orders.append(Order(self.story.epoch, effect))
+
+    def _wants(self, effect: Effect) -> bool:
+        ledger = self.story.ledger
+        match effect:
+            case Launch(assignment=assignment):
+                worker = ledger.workers.get(assignment.worker_id)
+                return worker is not None and worker.state is WorkerState.ASSIGNED
+            case Stop(order=order, orphan=orphan):
+                worker, node = ledger.workers.get(order.worker_id), ledger.nodes.get(order.node_id)
+                here = node is not None and not node.expired
+                return here and (worker is None or not worker.gone or orphan)
+            case _:
+                return True
+
+
+def _pick(keys: list[str], index: int) -> str | None:
+    return keys[index % len(keys)] if keys else None
+
+
+def _hear(machine: Machine, message: NodeTraffic, answer: object) -> None:
+    """What an agent makes of the answer to what it said."""
+    incarnation = getattr(message, "incarnation", machine.incarnation)
+    if incarnation != machine.incarnation:
+        return
+    match answer:
+        case RegisterReply(epoch=epoch):
+            machine.registered = machine.hear(epoch) or machine.registered
+        case HeartbeatReply(epoch=epoch):
+            machine.hear(epoch)
+        case FinishedReply(epoch=epoch):
+            if machine.hear(epoch):
+                machine.acknowledge(getattr(message, "worker_id", ""))
+        case SlotbusError():
+            machine.registered = False
+        case _:
+            pass
+
+
+def _carried_out(machine: Machine, effect: Effect) -> Reply:
+    match effect:
+        case Launch(assignment=assignment):
+            return machine.launch(assignment)
+        case Stop(order=order):
+            return machine.stop(order)
+        case TakeInventory(incarnation=incarnation, epoch=epoch):
+            return machine.inventory(incarnation, epoch)
+        case _:
+            raise AssertionError(effect)
+
+
+def _outcome(effect: Effect, reply: Reply) -> Inbound | None:
+    """As the dispatcher understands an answer."""
+    match effect, reply:
+        case Launch(assignment=what), LaunchAck(seq=seq):
+            return Launched(what.worker_id, what.incarnation, seq=seq)
+        case Launch(assignment=what), Refused(reason=reason):
+            return LaunchFailed(what.worker_id, reason)
+        case Stop(order=order), AgentStopReply(state=state):
+            return StopAnswered(order.worker_id, state, order.node_id)
+        case TakeInventory(node_id=node_id), InventoryReply():
+            return InventoryTaken(node_id, reply)
+        case TakeInventory(node_id=node_id), _:
+            return InventoryFailed(node_id, "fenced")
+        case _:
+            return None
+
+
+def _node_of(effect: Effect) -> str:
+    match effect:
+        case Launch(assignment=assignment):
+            return assignment.node_id
+        case Stop(order=order):
+            return order.node_id
+        case _:
+            return effect.node_id
+
+
+def _key(effect: Effect) -> str:
+    match effect:
+        case Launch(assignment=assignment):
+            return f"w:{assignment.worker_id}"
+        case Stop(order=order):
+            return f"w:{order.worker_id}"
+        case _:
+            return f"n:{effect.node_id}"
+
+
+def _replaces(new: Effect, old: Effect) -> bool:
+    """As in the dispatcher."""
+    match new, old:
+        case Stop(), Launch():
+            return True
+        case Stop(order=ours), Stop(order=theirs):
+            return (ours.force, ours.incarnation) != (theirs.force, theirs.incarnation)
+        case Launch(assignment=ours_), Launch(assignment=theirs_):
+            return ours_.incarnation != theirs_.incarnation
+        case TakeInventory(), _:
+            return new != old
+        case _:
+            return False
