@@ -85,7 +85,11 @@ class ProcessLauncher:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._attach(), name="supervisor connect")
             self._connecting.add_done_callback(_seen)
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        await asyncio.wait({connecting})
+        if connecting.cancelled():
+            raise SupervisorGone("this launcher is closed")
+        return connecting.result()
 
     async def _attach(self) -> Supervisor:
         try:

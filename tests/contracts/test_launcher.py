@@ -1,109 +1,26 @@
-"""The contract of every launcher, run on each that is real.
-
-A backend joins by adding a factory to ``RIGS``: given the fixtures it may need, it yields a
-``Rig`` around a launcher that can place workers on one node.
-"""
+"""The contract of every launcher, run on each (``tests.support.launchers``)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from events.messages import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
+from events.messages import InventoryRow
 from events.states import WorkerState
 from events.subjects import Subjects
-from schedulers.launcher import Assignment, Fenced, LaunchAck, Launcher, LaunchRefused, StopOrder
+from schedulers.launcher import Assignment, Fenced, LaunchRefused
 from schedulers.node.config import AgentConfig
-from schedulers.node.launcher import NatsLauncher
-from tests.support.agents import EPOCH, NodeLeader, running
-from tests.support.waiting import DEADLINE_S
-
-TIMEOUT_S = 10.0
-LIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
-
-
-@dataclass
-class Rig:
-    """One launcher with one node. ``end_of`` waits for the report of a worker's end,
-    however this backend's reports travel."""
-
-    launcher: Launcher
-    node_id: str
-    incarnation: str
-    end_of: Callable[[str], Awaitable[WorkerFinishedReq]]
-    epoch: int = EPOCH
-    count: int = field(default=0, init=False)
-
-    def assignment(self, *command: str, **fields: object) -> Assignment:
-        """A fresh worker of one slot; ``fields`` replace what is usual."""
-        self.count += 1
-        made = Assignment(
-            worker_id=f"w{self.count}",
-            job_id="j",
-            run_id=1,
-            slots=1,
-            node_id=self.node_id,
-            incarnation=self.incarnation,
-            epoch=self.epoch,
-            stamp=Stamp(cluster="test", epoch=self.epoch, position=self.count),
-            command=list(command),
-        )
-        return msgspec.structs.replace(made, **fields)
-
-    async def launch(self, assignment: Assignment) -> LaunchAck:
-        return await self.launcher.launch(assignment, TIMEOUT_S)
-
-    async def signal(self, worker_id: str, **fields: object) -> AgentStopReply:
-        order = StopOrder(
-            worker_id=worker_id,
-            node_id=self.node_id,
-            incarnation=self.incarnation,
-            force=False,
-            grace_s=5.0,
-            epoch=self.epoch,
-        )
-        return await self.launcher.signal(msgspec.structs.replace(order, **fields), TIMEOUT_S)
-
-    async def rows(self) -> dict[str, InventoryRow]:
-        reply = await self.launcher.inventory(self.node_id, self.incarnation, self.epoch, TIMEOUT_S)
-        return {row.worker_id: row for row in reply.workers}
-
-
-@dataclass
-class Fixtures:
-    """What a factory may build a rig from."""
-
-    nc: Client
-    subjects: Subjects
-    agent_config: AgentConfig
-    node_leader: NodeLeader
-
-
-Factory = Callable[[Fixtures], AbstractAsyncContextManager[Rig]]
-
-
-@asynccontextmanager
-async def node_rig(fixtures: Fixtures) -> AsyncIterator[Rig]:
-    """A real agent on a real server; a leader that acknowledges the ends it hears of."""
-    leader = fixtures.node_leader
-    async with running(fixtures.agent_config):
-        launcher = NatsLauncher(fixtures.nc, fixtures.subjects)
-        registered = leader.registered[-1]
-        yield Rig(launcher, registered.node_id, registered.incarnation, leader.end_of)
-        await launcher.close()
-
-
-RIGS: dict[str, Factory] = {"node": node_rig}
+from tests.support.agents import NodeLeader
+from tests.support.launchers import LIVE, RIGS, TIMEOUT_S, Fixtures, Rig
+from tests.support.waiting import DEADLINE_S, until
 
 
 @pytest_asyncio.fixture(params=sorted(RIGS))
@@ -113,9 +30,10 @@ async def rig(
     subjects: Subjects,
     agent_config: AgentConfig,
     node_leader: NodeLeader,
+    tmp_path: Path,
 ) -> AsyncIterator[Rig]:
     factory = RIGS[request.param]
-    async with factory(Fixtures(nc, subjects, agent_config, node_leader)) as made:
+    async with factory(Fixtures(nc, subjects, agent_config, node_leader, tmp_path)) as made:
         yield made
 
 
@@ -124,7 +42,7 @@ async def test_a_launched_worker_runs_and_is_listed_as_it_was_ordered(rig: Rig) 
     ack = await rig.launch(assignment)
 
     assert ack.pid is not None
-    assert psutil.Process(ack.pid).is_running()
+    assert rig.alive(ack.pid)
     row = (await rig.rows())[assignment.worker_id]
     assert row == InventoryRow(
         worker_id=assignment.worker_id,
@@ -200,19 +118,27 @@ async def test_a_stopped_worker_ends(rig: Rig) -> None:
     end = await rig.end_of(assignment.worker_id)
     assert (end.exit_code, end.signal) == (None, 15)
     assert ack.pid is not None
-    assert not psutil.pid_exists(ack.pid)
+    assert not rig.alive(ack.pid)
 
 
-async def test_the_grace_ends_with_a_kill(rig: Rig) -> None:
-    assignment = rig.assignment("sh", "-c", "trap '' TERM; while true; do sleep 1; done")
+async def deaf_worker(rig: Rig, tmp_path: Path) -> Assignment:
+    """A worker that runs, and is deaf to TERM by now."""
+    ready = tmp_path / "ready"
+    script = "trap '' TERM; : > \"$READY\"; while true; do sleep 1; done"
+    assignment = rig.assignment("sh", "-c", script, env_vars={"READY": str(ready)})
     await rig.launch(assignment)
+    await until(ready.exists)
+    return assignment
+
+
+async def test_the_grace_ends_with_a_kill(rig: Rig, tmp_path: Path) -> None:
+    assignment = await deaf_worker(rig, tmp_path)
     assert (await rig.signal(assignment.worker_id, grace_s=0.3)).state == "stopping"
     assert (await rig.end_of(assignment.worker_id)).signal == 9
 
 
-async def test_force_kills_also_a_worker_that_is_being_stopped(rig: Rig) -> None:
-    assignment = rig.assignment("sh", "-c", "trap '' TERM; while true; do sleep 1; done")
-    await rig.launch(assignment)
+async def test_force_kills_also_a_worker_that_is_being_stopped(rig: Rig, tmp_path: Path) -> None:
+    assignment = await deaf_worker(rig, tmp_path)
     await rig.signal(assignment.worker_id, grace_s=3_600.0)
     await rig.signal(assignment.worker_id, force=True)
     assert (await rig.end_of(assignment.worker_id)).signal == 9

@@ -97,6 +97,7 @@ class ScriptedNode:
     signals: list[StopOrder] = field(default_factory=list)
     table: dict[str, InventoryRow] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
+    hard_of_hearing: set[str] = field(default_factory=set)
     tombstones: set[str] = field(default_factory=set)
     unreported: deque[InventoryRow] = field(default_factory=deque)
     on_news: Callable[[], None] = lambda: None
@@ -167,6 +168,8 @@ class ScriptedNode:
     def _spawn(self, order: Assignment, program: Program) -> LaunchAck:
         self.spawned.append(order.worker_id)
         self.ran.add(order.worker_id)
+        if program.deaf:
+            self.hard_of_hearing.add(order.worker_id)
         pid = 1_000 + len(self.spawned)
         self.table[order.worker_id] = InventoryRow(
             worker_id=order.worker_id,
@@ -182,7 +185,7 @@ class ScriptedNode:
             self.end(order.worker_id, exit_code=program.exit_code)
         return ack
 
-    def stop(self, order: StopOrder, *, deaf: bool) -> AgentStopReply:
+    def stop(self, order: StopOrder) -> AgentStopReply:
         self.signals.append(order)
         self.fence(order.epoch, order.incarnation)
         row = self.table.get(order.worker_id)
@@ -195,7 +198,7 @@ class ScriptedNode:
         self.table[order.worker_id] = replace(row, state=WorkerState.STOPPING)
         if order.force or order.grace_s == 0:
             self._kill(order.worker_id, KILL)
-        elif deaf:
+        elif self.deaf or order.worker_id in self.hard_of_hearing:
             loop = asyncio.get_running_loop()
             loop.call_later(order.grace_s, self._kill, order.worker_id, KILL)
         else:
@@ -260,7 +263,7 @@ class ScriptedLauncher:
         node = self.nodes[order.node_id]
         if node.silent:
             raise await _no_answer(timeout_s)
-        return node.stop(order, deaf=node.deaf)
+        return node.stop(order)
 
     async def inventory(
         self, node_id: str, incarnation: str, epoch: int, timeout_s: float
