@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Generator, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 from events.errors import Fact, SlotbusError
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 GAP: Final = "  "
+LAST_COLUMN: Final = 24
+"""A last column narrower than this is not worth folding into."""
+
 _GOOD: Final = frozenset({WorkerState.RUNNING, RunState.RUNNING, NodeState.READY})
 _BAD: Final = frozenset({WorkerState.FAILED, WorkerState.LOST, RunState.FAILED, NodeState.EXPIRED})
 
@@ -77,11 +80,18 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        drawn.add_column(head, overflow="fold")
+    for at, head in enumerate(heads):
+        last = at == len(heads) - 1
+        drawn.add_column(head, no_wrap=not last, overflow="fold")
     for row in rows:
         drawn.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-    Console().print(drawn)
+    Console(width=max(Console().width, _least_width(heads, rows))).print(drawn)
+
+
+def _least_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Ids stay in one piece, to be copied; only the last column folds."""
+    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
+    return sum(widths[:-1]) + min(widths[-1], LAST_COLUMN) + len(GAP) * len(heads)
 
 
 def _style(cell: str) -> str:
@@ -89,8 +99,10 @@ def _style(cell: str) -> str:
 
 
 def local_time(when: datetime) -> str:
-    """A time as people here read it, to the second."""
-    return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
+    """A time as people here read it, to the second; without the date if it is today's."""
+    local = when.astimezone()
+    today = local.date() == datetime.now(UTC).astimezone().date()
+    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def print_start(reply: StartReply) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
 import typer
@@ -44,7 +44,7 @@ def reported(output: Output = Output.TABLE) -> Generator[None]:
     """Turns what can go wrong in a command into its message and exit code."""
     from controller.cli.output import error_line, write_body
     from events.codec import encode
-    from events.errors import SlotbusError
+    from events.errors import Internal, SlotbusError
 
     try:
         yield
@@ -60,6 +60,9 @@ def reported(output: Output = Output.TABLE) -> Generator[None]:
         # Who read us has left (`| head`). Nothing may be flushed to it at exit any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(DONE) from error
+    except OSError as error:  # a disk or a directory that can't be used, as the system says it
+        error_line(Internal(str(error)))
+        raise typer.Exit(REFUSED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(INTERRUPTED) from error
 
@@ -105,14 +108,3 @@ def run_program(program: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -
         asyncio.run(main())
     except asyncio.CancelledError as error:
         raise typer.Exit(INTERRUPTED) from error
-
-
-def run_client(work: Callable[[], Awaitable[int]]) -> None:
-    """Runs one command's conversation; raises typer.Exit with what it returns."""
-
-    async def main() -> int:
-        return await work()
-
-    code = asyncio.run(main())
-    if code != DONE:
-        raise typer.Exit(code)

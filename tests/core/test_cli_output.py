@@ -45,6 +45,19 @@ def test_columns_line_up_and_nothing_is_cut(capsys: Capture) -> None:
     assert third == "22  y"
 
 
+def test_on_a_terminal_ids_stay_in_one_piece(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    worker_id, reason = "w-" + "0" * 60, "it was asked to end by somebody who had a reason"
+    table(("WORKER", "STATE", "REASON"), [(worker_id, "failed", reason)])
+    out = capsys.readouterr().out
+    assert worker_id in out
+    assert reason not in out  # folded
+    assert out.split()[-1] == "reason"
+
+
 def test_control_characters_are_spelled_out(capsys: Capture) -> None:
     table(("A",), [("\x1b[2Jred\r\n",)])
     assert capsys.readouterr().out == "A\n\\x1b[2Jred\\r\\n\n"
