@@ -67,13 +67,13 @@ class Results:
     def of_run(self, run_id: int) -> list[Result]:
         return [result for result in self.all if result.run_id == run_id]
 
-    def shares(self, run_id: int, since: int = 0) -> set[Share]:
-        """Which slots of a run have published, among the results after the first `since`."""
-        return {
-            Share(result.worker_id, result.slot)
-            for result in self.all[since:]
-            if result.run_id == run_id
-        }
+    def shares(self, run_id: int) -> set[Share]:
+        """Which slots of a run have published."""
+        return {Share(result.worker_id, result.slot) for result in self.of_run(run_id)}
+
+    def counts_after(self, worker_id: str, seq: int) -> bool:
+        """Whether a worker's results have a window with nothing but readings after `seq`."""
+        return any(r.worker_id == worker_id and r.part.first_seq > seq for r in self.all)
 
     def counted(self, run_id: int) -> int:
         return sum(result.part.count for result in self.of_run(run_id))
