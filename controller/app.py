@@ -26,6 +26,7 @@ from nats.aio.client import Client
 
 from controller.config import Address, ControllerConfig, check_controller
 from controller.http import Health, Pages, Phase
+from controller.identity import new_holder_name
 from controller.leader import Lease, LeaseLost, LeaseUnusable
 from controller.leadership import Leadership
 from controller.metrics import Metrics
@@ -37,7 +38,7 @@ from events.log import LogUnreadable
 from events.subjects import Subjects
 from schedulers.node.backoff import Backoff
 
-PAUSE_FIRST_S, PAUSE_MOST_S = 0.1, 10.0
+PAUSE_FIRST_S, PAUSE_MOST_S = 0.1, 3.0
 """Between two attempts to connect or to lead."""
 
 SERVED_WELL_S: Final = 10.0
@@ -90,6 +91,8 @@ class _Controller:
         self._subjects = Subjects(config.root)
         self._ready = ready
         self._version = version()
+        self._holder = new_holder_name()
+        """One name over all connections: a lease left behind by the last one is ours."""
         self._health = Health()
         self._metrics = Metrics(InboxStats(), version=self._version)
         self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
@@ -99,7 +102,12 @@ class _Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """One connection after the other. Raises as ``run_controller``."""
-        _log.info("controller starts", scheduler=self._config.scheduler, version=self._version)
+        _log.info(
+            "controller starts",
+            holder=self._holder,
+            scheduler=self._config.scheduler,
+            version=self._version,
+        )
         first = True
         while not stop.is_set():
             closed = asyncio.Event()
@@ -156,7 +164,11 @@ class _Controller:
 
     async def _stand_by(self, nc: Client, stop: asyncio.Event, closed: asyncio.Event) -> None:
         lease = Lease(
-            nc, self._subjects, ttl_s=self._config.lease_ttl_s, replicas=self._config.replicas
+            nc,
+            self._subjects,
+            holder=self._holder,
+            ttl_s=self._config.lease_ttl_s,
+            replicas=self._config.replicas,
         )
         self._health.phase = Phase.STANDBY
         try:

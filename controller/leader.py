@@ -207,6 +207,10 @@ class Lease:
             raise LeaseLost("the connection to NATS is closed") from error
         self._bucket_known = False
         cause = str(error) or repr(error)
+        if isinstance(
+            error, nats.errors.NoRespondersError | nats.js.errors.ServiceUnavailableError
+        ):
+            cause = f"JetStream is not enabled on this server, or not ready yet ({cause})"
         if cause != self._complained:
             self._complained = cause
             _log.warning("the lease can't be reached, trying on", cause=cause)

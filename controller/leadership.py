@@ -79,6 +79,7 @@ class Leadership:
         self._projection: EventProjection | None = None
         self._inbox: NatsInbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._cut = False
 
     async def start(self) -> None:
         """Reads the log, leads, and listens. Raises SlotbusError, nats.errors.Error."""
@@ -135,7 +136,10 @@ class Leadership:
         await self.cut()
 
     async def cut(self) -> None:
-        """Ends all of it, the inbox first: nothing goes out from here on."""
+        """Ends all of it, the inbox first: nothing goes out from here on. Safe to repeat."""
+        if self._cut:
+            return
+        self._cut = True
         if self._inbox is not None:
             await self._inbox.cut()
         self._metrics.unlead()

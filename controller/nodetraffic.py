@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
 
+import msgspec
 import structlog
 from msgspec import Struct
 from nats.aio.client import Client
@@ -20,7 +21,7 @@ from nats.aio.subscription import Subscription
 from controller.outbox import Answer, InboxStats, Offers, Outbox, Outcome
 from events.codec import decode, decode_with
 from events.errors import Internal, Invalid, SlotbusError
-from events.ids import Id
+from events.ids import Id, NodeId
 from events.messages import Counter, HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from events.subjects import Subjects
 from schedulers.decide.messages import NodeTraffic as NodeMessage
@@ -38,6 +39,8 @@ find room."""
 
 CROWDED_PAUSE_S: Final = 0.002
 
+REMEMBERED_SUBJECTS: Final = 50_000
+
 Read: TypeAlias = Callable[[Msg], NodeMessage]
 
 _log = structlog.get_logger("slotbus.inbox")
@@ -51,6 +54,9 @@ class _Beat(Struct, frozen=True):
     epoch: Counter = 0
     digest: str = ""
     node_id: str | None = None
+
+
+_BEATS: Final = msgspec.json.Decoder(_Beat)
 
 
 class NodeTraffic:
@@ -71,6 +77,7 @@ class NodeTraffic:
         self._stats = stats
         self._closed = False
         self._subscriptions: list[Subscription] = []
+        self._nodes: dict[str, NodeId] = {}
 
     async def open(self) -> None:
         """Listens, in no queue group: a frozen predecessor must not get a share. Raises
@@ -136,9 +143,22 @@ class NodeTraffic:
 
     # --- reading ------------------------------------------------------------------------
 
+    def _node_of(self, subject: str) -> NodeId:
+        """The node a subject names; remembered, since each node says its own so often."""
+        node_id = self._nodes.get(subject)
+        if node_id is None:
+            node_id = self._subjects.parse_node(subject).node_id
+            if len(self._nodes) >= REMEMBERED_SUBJECTS:
+                self._nodes.clear()
+            self._nodes[subject] = node_id
+        return node_id
+
     def _read_heartbeat(self, message: Msg) -> HeartbeatNodeReq:
-        node_id = self._subjects.parse_node(message.subject).node_id
-        beat = decode(message.data, _Beat)
+        node_id = self._node_of(message.subject)
+        try:
+            beat = _BEATS.decode(message.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+            beat = decode(message.data, _Beat)  # the slow way: it says what is wrong, and where
         if beat.node_id is not None and beat.node_id != node_id:
             raise Invalid(
                 f"the body says {beat.node_id!r}, the subject {node_id!r}", path="$.node_id"
@@ -152,9 +172,9 @@ class NodeTraffic:
         )
 
     def _read_register(self, message: Msg) -> RegisterNodeReq:
-        node_id = self._subjects.parse_node(message.subject).node_id
+        node_id = self._node_of(message.subject)
         return decode_with(message.data, RegisterNodeReq, node_id=node_id)
 
     def _read_finished(self, message: Msg) -> WorkerFinishedReq:
-        node_id = self._subjects.parse_node(message.subject).node_id
+        node_id = self._node_of(message.subject)
         return decode_with(message.data, WorkerFinishedReq, node_id=node_id)
