@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from events.errors import SlotbusError
+from events.errors import Internal, SlotbusError
 from events.log import EventLog, MemoryLog
 from events.messages import (
     AgentStopReply,
@@ -135,7 +135,8 @@ class ProcessLauncher:
     async def inventory(
         self, node_id: str, incarnation: str, epoch: int, timeout_s: float
     ) -> InventoryReply:
-        """Lists the workers under ``epoch``. Raises Fenced, Unreachable, StateDirBusy."""
+        """Lists the workers under ``epoch``. Raises Fenced, Unreachable, StateDirBusy, and
+        Internal where the state directory can't be used."""
         self._check(incarnation)
         async with self._asking(timeout_s) as supervisor:
             taken = await supervisor.inventory(epoch)
@@ -205,7 +206,7 @@ class ProcessLauncher:
         except TimeoutError as error:
             raise Unreachable(f"the supervisor does not answer within {timeout_s:g} s") from error
         except OSError as error:
-            raise Unreachable(f"the supervisor can't be used: {error}") from error
+            raise Internal(f"the supervisor can't be used: {error}") from error
 
     def _drop(self, supervisor: Supervisor | None) -> None:
         """The next who asks gets another one, unless that has happened already."""
