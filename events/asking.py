@@ -125,7 +125,8 @@ ROUTES: Final[dict[type[Message], Route]] = {
 
 class Asker:
     """Asks over one connection. ``retrying`` hears of every failed attempt that will be
-    repeated; it is called in the loop and must not block."""
+    repeated; it is called in the loop and must not block. A command that is not answered
+    while its wait lasts is repeated in silence."""
 
     def __init__(
         self,
@@ -160,7 +161,8 @@ class Asker:
                 pause = question.pause_after(error)
                 if pause is None:
                     raise
-                self._retrying(error)
+                if not question.is_patient(error):
+                    self._retrying(error)
             await asyncio.sleep(pause)
 
     async def _attempt(self, question: _Question) -> bytes:
@@ -252,6 +254,10 @@ class _Question:
         left_s = self._wait_s - self.spent_s()
         least_s = min(self._wait_s, LEAST_WAIT_S)
         return encode(replace(self._request, wait_s=round(max(left_s, least_s), 3)))
+
+    def is_patient(self, error: SlotbusError) -> bool:
+        """A command that waits for its outcome is silent; that is no failure to tell of."""
+        return isinstance(error, NoAnswer) and self.spent_s() < self._wait_s
 
     def pause_after(self, error: SlotbusError) -> float | None:
         """Seconds until the next attempt; None: this error is the last word."""

@@ -58,7 +58,7 @@ async def _client(where: Where, shown: Progress) -> AsyncGenerator[SlotbusClient
         config = client_config(where.server, where.root)
 
     def retrying(error: SlotbusError) -> None:
-        shown.say(f"{error.message} Trying again ...")
+        shown.say(f"{error.message} -- trying again")
 
     async with SlotbusClient.connect(
         config.server,

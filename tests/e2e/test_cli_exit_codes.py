@@ -46,7 +46,7 @@ async def test_no_controller(call: Caller, subjects: Subjects) -> None:
     done = await call("start", "j", "--slots", "1", SLOTBUS_CFG_PATIENCE_S="0.3")
     assert (done.code, done.out) == (3, "")
     waiting, error = done.err.splitlines()
-    assert waiting.endswith("Trying again ...")
+    assert waiting.endswith("-- trying again")
     assert error.startswith(
         f"error no_controller: no controller answers on {subjects.root}.cmd.start: "
         "is `slotbus controller` running?"
@@ -61,7 +61,7 @@ async def test_a_new_leader_is_waited_for(call: Caller, leader: FakeLeader) -> N
         done.out.encode()
         == b'{"command_id":"c-1","job_id":"j","run_id":1,"workers":[],"warnings":[]}\n'
     )
-    assert done.err == "not me Trying again ...\n"
+    assert done.err == "not me -- trying again\n"
 
 
 async def test_not_finished_in_time(call: Caller, leader: FakeLeader) -> None:
