@@ -68,5 +68,6 @@ def setup_logging(
 def _renderers(log_format: LogFormat, out: TextIO) -> list[Processor]:
     terminal = out.isatty()
     if log_format == "console" or (log_format == "auto" and terminal):
-        return [structlog.dev.ConsoleRenderer(colors=terminal)]
+        plain = structlog.dev.plain_traceback  # the other one shows locals, secrets among them
+        return [structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

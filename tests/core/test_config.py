@@ -154,6 +154,14 @@ def test_credentials_are_passed_on_and_not_shown() -> None:
     assert "secret" not in repr(config)
 
 
+def _log_a_failure() -> None:
+    password = "hunter2"
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        structlog.get_logger("slotbus.test").exception("failed", length=len(password))
+
+
 def test_logs_are_json_for_machines_and_columns_on_request() -> None:
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
@@ -170,6 +178,9 @@ def test_logs_are_json_for_machines_and_columns_on_request() -> None:
         setup_logging("info", "console", out)
         structlog.get_logger("slotbus.test").info("started", epoch=7)
         assert "epoch=7" in out.getvalue()
+        _log_a_failure()
+        assert "ValueError: wrong" in out.getvalue()
+        assert "hunter2" not in out.getvalue().replace('password = "hunter2"', "")
         assert len([h for h in root.handlers if h not in before]) == 1
     finally:
         for handler in list(root.handlers):

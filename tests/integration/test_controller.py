@@ -6,10 +6,12 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from controller.config import ControllerConfig
@@ -26,6 +28,7 @@ from tests.support.controllers import (
     controller_process,
     page,
     samples,
+    until_page,
 )
 from tests.support.nats import connected
 from tests.support.waiting import DEADLINE_S, until
@@ -106,14 +109,14 @@ async def test_a_command_id_seen_again_gets_the_first_answer(
 async def test_events_and_output_are_published(
     config: ControllerConfig, caller: Caller, nc: Client, subjects: Subjects
 ) -> None:
-    events: list[dict[str, object]] = []
+    events: list[dict[str, Any]] = []
     output: list[str] = []
 
-    async def on_event(message: object) -> None:
-        events.append(json.loads(getattr(message, "data", b"")))
+    async def on_event(message: Msg) -> None:
+        events.append(json.loads(message.data))
 
-    async def on_output(message: object) -> None:
-        output.append(json.loads(getattr(message, "data", b""))["text"])
+    async def on_output(message: Msg) -> None:
+        output.append(json.loads(message.data)["text"])
 
     await nc.subscribe(subjects.event_job("j"), cb=on_event)
     await nc.subscribe(subjects.log("j", "*"), cb=on_output)
@@ -131,7 +134,7 @@ async def test_events_and_output_are_published(
         await caller.cmd("stop", job_id="j")
 
         def types() -> list[str]:
-            return [fact["type"] for event in events for fact in event["events"]]  # type: ignore[attr-defined]
+            return [fact["type"] for event in events for fact in event["events"]]
 
         await until(lambda: "run_ended" in types())
         assert types().index("worker_launched") < types().index("worker_ended")
@@ -217,6 +220,53 @@ async def test_a_server_that_restarts_changes_nothing(
         series = samples(await page(await made.leading(), "/metrics"))
         assert series["slotbus_epoch"] == epoch
     await end_supervisor(state_dir)
+
+
+async def test_a_server_away_for_longer_than_the_lease(
+    own_nats_server: EmbeddedServer, subjects: Subjects, tmp_path: Path
+) -> None:
+    state_dir = tmp_path / "state"
+    config = config_for(own_nats_server.url, subjects, state_dir, lease_ttl_s=1)
+    async with connected(own_nats_server.url) as nc, controller(config) as made:
+        caller = Caller(nc, subjects)
+        info = await made.leading()
+        await caller.cmd("start", job_id="j", slots=1)
+        before = await caller.workers()
+        await own_nats_server.stop()
+        await until_page(info, "/leaderz", "connecting")
+        assert samples(await page(info, "/metrics"))["slotbus_leader"] == 0
+        assert alive(before[0]["pid"])
+        await own_nats_server.start()
+        await until_page(info, "/leaderz", "ok")
+        await until(lambda: nc.is_connected)
+        assert await caller.workers(patient=True) == before
+        assert samples(await page(info, "/metrics"))["slotbus_epoch"] > info.epoch
+    await end_supervisor(state_dir)
+
+
+async def test_output_goes_on_under_the_next_controller(
+    config: ControllerConfig, caller: Caller, nc: Client, subjects: Subjects
+) -> None:
+    lines: list[str] = []
+
+    async def on_output(message: Msg) -> None:
+        lines.extend(json.loads(message.data)["text"].splitlines())
+
+    await nc.subscribe(subjects.log("j", "*"), cb=on_output)
+    script = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
+    async with controller(config) as first:
+        await first.leading()
+        await caller.cmd(
+            "start", job_id="j", slots=1, scheduler_config={"command": ["sh", "-c", script]}
+        )
+        await until(lambda: len(lines) > 1)
+    said = len(lines)
+    async with controller(config) as second:
+        await second.leading()
+        await until(lambda: len(lines) > said + 1)
+        await caller.cmd("stop", job_id="j")
+    numbers = [int(line) for line in lines]
+    assert numbers == sorted(set(numbers))
 
 
 async def test_without_a_server_it_says_so_at_once(subjects: Subjects, tmp_path: Path) -> None:

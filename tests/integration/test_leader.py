@@ -55,6 +55,27 @@ async def test_a_release_is_heard_at_once(nc: Client, subjects: Subjects) -> Non
     assert await lease(nc, subjects, "third", 60)._try() is False
 
 
+async def test_a_lease_that_we_cant_know_to_hold_is_released_too(
+    nc: Client, subjects: Subjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = lease(nc, subjects, "first", 60), lease(nc, subjects, "second", 60)
+    publish = first._publish
+
+    async def deaf(body: bytes, expected: int, headers: dict[str, str]) -> int:
+        await publish(body, expected, headers)
+        raise TimeoutError
+
+    monkeypatch.setattr(first, "_publish", deaf)
+    assert await first._try() is False
+    assert first.valid_for() == 0
+    monkeypatch.setattr(first, "_publish", publish)
+    assert await second._try() is False
+    await first.release()
+    await asyncio.wait_for(second.acquire(), DEADLINE_S)
+    await first.release()
+    assert await lease(nc, subjects, "third", 60)._try() is False
+
+
 async def test_a_holder_that_falls_silent_is_followed_after_its_ttl(
     nc: Client, subjects: Subjects
 ) -> None:

@@ -226,6 +226,13 @@ async def page(info: ControllerInfo, path: str) -> str:
         return (await response.text()).strip()
 
 
+async def until_page(info: ControllerInfo, path: str, text: str) -> None:
+    """Waits until a page says this."""
+    async with asyncio.timeout(DEADLINE_S):
+        while await page(info, path) != text:  # noqa: ASYNC110  what is waited for is remote
+            await asyncio.sleep(0.02)
+
+
 def samples(text: str) -> dict[str, float]:
     """Series of a metrics page by their name with labels."""
     pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
