@@ -19,7 +19,7 @@ from events.subjects import Subjects
 from schedulers import NotEnoughSlots, SchedulerConfig, SchedulerError, StartPipelineReq
 from schedulers.engine import Engine
 from schedulers.node.config import AgentConfig
-from tests.support.schedulers import FACTORIES, SLOTS, SLOTS_A_WORKER, Surroundings
+from tests.support.eight_slots import FACTORIES, SLOTS, SLOTS_A_WORKER, Surroundings
 from tests.support.waiting import until
 from tests.support.workers import exits, python, shell
 
