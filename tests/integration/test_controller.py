@@ -19,6 +19,11 @@ from controller.embedded import EmbeddedServer
 from controller.http import HttpFailed
 from events.connection import ConnectionFailed
 from events.errors import NotEnoughSlots, StaleRun
+from events.facts import LeaderStarted, Record
+from events.ids import Position
+from events.jetstream import JetStreamLog
+from events.jetstream_messages import POSITION_HEADER
+from events.log import LogUnreadable
 from events.subjects import Subjects
 from tests.support.agents import end_supervisor
 from tests.support.controllers import (
@@ -31,6 +36,7 @@ from tests.support.controllers import (
     until_page,
 )
 from tests.support.nats import connected
+from tests.support.records import read_all
 from tests.support.waiting import DEADLINE_S, until
 
 
@@ -201,6 +207,42 @@ async def test_a_frozen_leader_is_followed_and_says_nothing_when_it_wakes(
             assert await second.terminate() == 0
         # The woken one becomes a standby, and the leader again.
         assert await caller.workers(patient=True) == rows
+
+
+async def test_another_writer_ends_the_leadership_and_the_next_one_goes_on(
+    config: ControllerConfig, caller: Caller, nc: Client, subjects: Subjects
+) -> None:
+    async with controller(config) as made:
+        info = await made.leading()
+        await caller.cmd("start", job_id="j", slots=1)
+        before = await caller.workers()
+        other = JetStreamLog(nc, subjects)
+        records = await read_all(other)
+        foreign = Record(
+            at=records[-1].at,
+            epoch=info.epoch + 1,
+            cause="leader",
+            events=[LeaderStarted(epoch=info.epoch + 1, cluster="slotbus", scheduler="process")],
+        )
+        await other.append([foreign], expected=Position(len(records)), timeout_s=DEADLINE_S)
+        await caller.cmd_patiently("start", job_id="k", slots=1)
+        assert await caller.workers(job_id="j") == before
+        assert samples(await page(info, "/metrics"))["slotbus_epoch"] > info.epoch + 1
+
+
+async def test_a_record_nobody_can_read_ends_the_controller_with_its_position(
+    config: ControllerConfig, caller: Caller, nc: Client, subjects: Subjects
+) -> None:
+    async with controller(config) as made:
+        await made.leading()
+        await caller.cmd("start", job_id="j", slots=1)
+    last = len(await read_all(JetStreamLog(nc, subjects)))
+    position = {POSITION_HEADER: str(last + 1)}
+    await nc.jetstream().publish(subjects.eventlog, b'{"v": 99}', headers=position)
+    async with controller(config) as again:
+        with pytest.raises(LogUnreadable) as refused:
+            await again.leading()
+    assert refused.value.facts["position"] == last + 1
 
 
 async def test_a_server_that_restarts_changes_nothing(
