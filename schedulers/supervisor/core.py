@@ -209,10 +209,12 @@ class LocalSupervisor:
         self._tell()
 
     def kill_all(self) -> None:
-        """Kills all workers at once and waits for nothing: for a program that is at its end
-        and whose loop runs no more. The next supervisor of the directory reports them."""
+        """Kills all workers and lets go, for a program whose loop runs no more. Their ends
+        are the next supervisor's to report."""
         if self._workers is not None and not self._closed:
+            self._closed = True
             self._workers.kill_all()
+            self._memory.close()
 
     @property
     def alive(self) -> int:

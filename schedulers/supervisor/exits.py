@@ -56,6 +56,13 @@ class ExitWatch:
         if self._timer is not None:
             self._timer.cancel()
 
+    def abandon(self) -> None:
+        """As ``close``, where the loop runs no more."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+        self._polled.clear()
+
     def _pidfd(self, process: ProcessId, *, held: bool) -> int | None:
         try:
             fd = open_pidfd(process, held=held)

@@ -7,10 +7,12 @@ What may not: who may ask for it (``core``: epochs, tombstones, leases).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from schedulers.supervisor import spawn
 from schedulers.supervisor.adopt import Found, look_for
@@ -29,6 +31,9 @@ from schedulers.supervisor.process_tree import (
 )
 from schedulers.supervisor.state import Worker
 from schedulers.supervisor.sweep import Sweeper, reap_strays
+
+KILLED_WITHIN_S: Final = 1.0
+"""Longer is only waited for what sleeps where no signal reaches it."""
 
 
 class Workers:
@@ -70,6 +75,11 @@ class Workers:
     def kill_all(self) -> None:
         """Kills every tree, without the loop and without telling."""
         self._sweeper.kill_all()
+        self._watch.abandon()
+        for child in self._children.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(KILLED_WITHIN_S)
+        self._children.clear()
 
     def reap_strays(self) -> None:
         """For a subreaper: takes ended orphans, kills live ones when no worker is left."""
