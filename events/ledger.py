@@ -161,6 +161,11 @@ class Ledger:
         """Reads ``snapshot()``. Raises msgspec.ValidationError."""
         return cls(msgspec.json.decode(snapshot, type=LedgerState))
 
+    def become(self, other: Ledger) -> None:
+        """Takes over what another one holds, for all who hold this one; the other is done
+        with."""
+        self.__dict__ = other.__dict__
+
     # --- folding ------------------------------------------------------------------------
 
     def apply(self, record: f.Record) -> None:

@@ -125,7 +125,7 @@ class Leading(EngineLoop):
             raise self._ended.result() or NotLeader("closed while it started")
 
     async def _read_log(self) -> None:
-        self.ledger = await self._fold_log()
+        self.ledger.become(await self._fold_log())
         self._stored = Position(self.ledger.position)
         if self.ledger.state.at is not None:
             self.clock.not_before(self.ledger.state.at)

@@ -247,7 +247,7 @@ class EngineLoop:
         ledger = await self._fold_log()
         if ledger.position != self._stored:
             raise conflict(self._stored, ledger.position)
-        self.ledger = ledger
+        self.ledger.become(ledger)
         now = self.clock.now()
         # The pulse follows: it may have given up a node that the log has not, or the reverse.
         watched = {n.node_id for n in ledger.nodes.values() if n.watched and not n.expired}
