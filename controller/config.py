@@ -50,7 +50,8 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     None means ``DEFAULT_HTTP`` or, where that is taken, a free port. ``worker_command``:
     what a worker runs where neither the job nor its agent says; as text it is split like a
     shell's words. ``task_slots``: what this machine offers under the process scheduler.
-    ``lease_ttl_s``: how long a dead leader is waited for.
+    ``lease_ttl_s``: how long a dead leader is waited for. ``audit``: check the laws over
+    the log while it grows, and say which is broken.
     """
 
     server: str = DEFAULT_SERVER
@@ -71,6 +72,7 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     lease_ttl_s: Annotated[int, Meta(ge=1, le=3_600)] = 10
     shutdown_timeout_s: PositiveSeconds = 10.0
     connect_timeout_s: PositiveSeconds = CONNECT_TIMEOUT_S
+    audit: bool = True
     log_max_bytes: Annotated[int, Meta(ge=1024 * 1024)] = LOG_MAX_BYTES
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     log_level: Literal["debug", "info", "warning", "error"] = "info"

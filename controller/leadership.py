@@ -14,6 +14,7 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 
+from controller.auditing import LiveAudit
 from controller.backends import make_backend, rules_of
 from controller.config import ControllerConfig
 from controller.http import Health
@@ -96,6 +97,10 @@ class Leadership:
         )
         self.engine.observe(self._projection.offer)
         self._aside("event subjects", self._projection.run)
+        if self._config.audit:
+            audit = LiveAudit(self._log, self._metrics.violations)
+            self.engine.observe(audit.grown)
+            self._aside("audit", audit.run)
         launcher = self.engine.backend.launcher
         if isinstance(launcher, ProcessLauncher):
             output = LocalOutput(self._nc, self._subjects, launcher, self.engine.ledger)

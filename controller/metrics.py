@@ -43,6 +43,8 @@ COMMAND_BUCKETS: Final = (
 APPEND_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 """In seconds; an append takes about half a millisecond on an idle machine."""
 
+LAWS: Final = range(1, 7)
+
 
 class EngineCounts(Protocol):
     """The engine's own counts."""
@@ -94,6 +96,8 @@ class Metrics(Collector):
     def __init__(self, inbox: InboxStats, *, version: str = "") -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.inbox = inbox
+        self.violations: Counter[int] = Counter()
+        """Broken laws by number, as the audit found them."""
         self._version = version
         self._leading: Leading | None = None
         self._ended = _Ended(Counter(), Counter())
@@ -164,6 +168,8 @@ class Metrics(Collector):
         yield _counter("effects", "Effects carried out, by outcome.", "outcome", outcomes)
         yield _counter("answers_dropped", "Answers not sent, by reason.", "reason", inbox.dropped)
         yield _errors(inbox.errors)
+        broken = {str(law): self.violations[law] for law in LAWS}
+        yield _counter("law_violations", "Broken laws found by the audit.", "law", broken)
         yield _total("invalid_messages", "Messages that could not be read.", inbox.invalid)
         yield _total("handler_faults", "Faults of slotbus in handling messages.", inbox.faults)
         yield _total("records_appended", "Records appended to the event log.", records)

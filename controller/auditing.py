@@ -1,0 +1,89 @@
+"""The audit in production: the laws, checked over the real log while it grows.
+
+What lives here: a task beside the engine that reads the log from its beginning and goes on
+behind it, slowly enough to be in nobody's way. What may not: the laws (``events.audit``),
+and any consequence but a loud line and a counter: what is wrong is for a person to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import Final
+
+import structlog
+
+from events.audit import Auditor, Violation
+from events.facts import Record
+from events.ids import START, Position
+from events.log import EventLog, LogPurged
+
+SLICE_RECORDS: Final = 10
+"""Checked in one go, about a millisecond; then the loop gets a turn."""
+
+SHARE: Final = 0.1
+"""Of the loop's time, at the most."""
+
+LOOK_S: Final = 1.0
+"""Between two looks at whether the log has grown."""
+
+NO_SNAPSHOTS: Final = 2**62
+"""Whole snapshots are compared in tests: a large ledger's would hold up the loop."""
+
+_log = structlog.get_logger("slotbus.audit")
+
+
+class LiveAudit:
+    """``run`` is a task of the owner; ``grown`` is for the engine's observers. Violations
+    are counted by law in ``violations``, which outlives leaderships."""
+
+    def __init__(self, log: EventLog, violations: Counter[int]) -> None:
+        self.position = START
+        """Checked up to here."""
+        self._source = log
+        self._violations = violations
+        self._end = START
+        self._more = asyncio.Event()
+
+    def grown(self, position: Position, _record: Record) -> None:
+        """The log ends here now."""
+        self._end = position
+        self._more.set()
+
+    async def run(self) -> None:
+        """Checks, until cancelled, or until the log's beginning is found to be gone.
+        Raises LogError."""
+        auditor, self.position = Auditor(snapshot_every=NO_SNAPSHOTS), START
+        while True:
+            try:
+                await self._catch_up(auditor)
+            except LogPurged:
+                _log.info("no audit: the beginning of the log is purged")
+                await asyncio.Event().wait()
+            if self.position >= self._end:
+                self._more.clear()
+                await self._more.wait()
+            await asyncio.sleep(LOOK_S)
+
+    async def _catch_up(self, auditor: Auditor) -> None:
+        loop = asyncio.get_running_loop()
+        async with contextlib.aclosing(self._source.read(self.position)) as reading:
+            async for records in reading:
+                for first in range(0, len(records), SLICE_RECORDS):
+                    began = loop.time()
+                    for record in records[first : first + SLICE_RECORDS]:
+                        self.position = Position(self.position + 1)
+                        for violation in auditor.observe(self.position, record):
+                            self._tell(violation)
+                    await asyncio.sleep((loop.time() - began) * (1 / SHARE - 1))
+
+    def _tell(self, violation: Violation) -> None:
+        self._violations[violation.law] += 1
+        _log.error(
+            "a law is broken",
+            law=violation.law,
+            position=violation.position,
+            what=violation.sentence,
+            **violation.facts,
+        )

@@ -1,0 +1,53 @@
+"""The audit beside a running engine: it follows the log and tells what is broken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from controller.auditing import LiveAudit
+from events.facts import LeaderStarted, NodeRegistered, Record, WorkerEnded
+from events.ids import START, Position
+from events.log import MemoryLog
+from events.states import WorkerState
+from tests.support.waiting import background, until
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+LED = Record(
+    at=AT, epoch=1, cause="leader", events=[LeaderStarted(epoch=1, cluster="c", scheduler="node")]
+)
+NODE = Record(
+    at=AT,
+    epoch=1,
+    cause="register n",
+    events=[NodeRegistered(node_id="n", incarnation="i", task_slots=1)],
+)
+BROKEN = Record(
+    at=AT, epoch=1, cause="test", events=[WorkerEnded(worker_id="w", state=WorkerState.FAILED)]
+)
+
+
+async def test_it_reads_what_is_there_and_follows() -> None:
+    log, violations = MemoryLog(), Counter[int]()
+    await log.append([LED], expected=START, timeout_s=1)
+    audit = LiveAudit(log, violations)
+    async with background(audit.run()):
+        await until(lambda: audit.position == 1)
+        await log.append([NODE] * 30, expected=Position(1), timeout_s=1)
+        audit.grown(Position(31), NODE)
+        await until(lambda: audit.position == 31)
+        assert not violations
+        await log.append([BROKEN], expected=Position(31), timeout_s=1)
+        audit.grown(Position(32), BROKEN)
+        await until(lambda: audit.position == 32)
+        assert violations[5] == 1
+
+
+async def test_it_begins_anew_when_it_is_run_again() -> None:
+    log, violations = MemoryLog(), Counter[int]()
+    await log.append([LED, NODE], expected=START, timeout_s=1)
+    audit = LiveAudit(log, violations)
+    for _ in range(2):
+        async with background(audit.run()):
+            await until(lambda: audit.position == 2)
+    assert not violations
