@@ -55,7 +55,13 @@ def led(draft: Draft, message: LedRead) -> None:
 
 
 def register(draft: Draft, request: RegisterNodeReq) -> None:
-    """A node offers its slots. Raises DuplicateNode."""
+    """A node offers its slots. Raises DuplicateNode, and Invalid where the backend has no
+    agents."""
+    if draft.rules.local_node not in ("", request.node_id):
+        raise Invalid(
+            "this controller's scheduler runs workers on its own machine and takes no nodes",
+            path="$.node_id",
+        )
     known = draft.ledger.nodes.get(request.node_id)
     _check_rival(draft, request, known)
     renewed = known is None or known.incarnation != request.incarnation

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from events.errors import Internal, NotLeader, TooLarge
+from events.errors import Internal, Invalid, NotLeader, TooLarge
 from events.facts import Record, RunEnded, WorkerEnded, WorkerLaunched, WorkerStopping
 from events.filelog import FileLog
 from events.ids import Position
@@ -324,8 +324,9 @@ async def test_a_thousand_workers_are_a_run_and_one_more_is_not() -> None:
 
 async def test_other_nodes_are_none_of_its_business() -> None:
     async with ProcessScheduler(worker_command=sleeps(), task_slots=4) as scheduler:
-        await scheduler.register_node(
-            RegisterNodeReq(node_id="n1", task_slots=100, incarnation="i-1")
-        )
+        stranger = RegisterNodeReq(node_id="n1", task_slots=100, incarnation="i-1")
+        await scheduler.register_node(stranger)
+        with pytest.raises(Invalid, match="takes no nodes"):
+            await scheduler.submit(stranger)  # as from the wire
         assert list(scheduler.ledger.nodes) == [LOCAL_NODE]
         assert len(await scheduler.start_workers(start("j", 4))) == 1
