@@ -17,11 +17,12 @@ from events.errors import Fact, Invalid, SlotbusError, TooLarge, error_from_wire
 from events.ids import (
     ENV_NAME_RE,
     MAX_ENV_BYTES,
+    MAX_POD_OPTIONS_BYTES,
     MAX_PROGRAM_BYTES,
     MAX_PROGRAM_DEPTH,
     RESERVED_ENV_PREFIX,
 )
-from events.messages import Message, StartPipelineReq
+from events.messages import KubernetesOptions, Message, StartPipelineReq
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -91,6 +92,7 @@ def check(message: msgspec.Struct) -> None:
     if isinstance(message, StartPipelineReq):
         _check_env(message.env_vars)
         _check_texts(message)
+        _check_pods(message.scheduler_config.kubernetes)
         if _is_deeper(message.program, MAX_PROGRAM_DEPTH):
             raise Invalid(f"nested deeper than {MAX_PROGRAM_DEPTH} levels", path="$.program")
         size = len(_ENCODER.encode(message.program))
@@ -137,6 +139,22 @@ def _check_env(env_vars: dict[str, str]) -> None:
             f"env_vars have {total} bytes, {MAX_ENV_BYTES} are allowed",
             path="$.env_vars",
             limit=MAX_ENV_BYTES,
+            unit="bytes",
+        )
+
+
+def _check_pods(options: KubernetesOptions) -> None:
+    """Only what the log must be able to hold; the rest is the Kubernetes backend's."""
+    path = "$.scheduler_config.kubernetes"
+    for name in ("tolerations", "pod_template"):
+        if _is_deeper(getattr(options, name), MAX_PROGRAM_DEPTH):
+            raise Invalid(f"nested deeper than {MAX_PROGRAM_DEPTH} levels", path=f"{path}.{name}")
+    size = len(_ENCODER.encode(options))
+    if size > MAX_POD_OPTIONS_BYTES:
+        raise TooLarge(
+            f"{size} bytes of JSON, {MAX_POD_OPTIONS_BYTES} are allowed",
+            path=path,
+            limit=MAX_POD_OPTIONS_BYTES,
             unit="bytes",
         )
 

@@ -52,6 +52,9 @@ MAX_PROGRAM_DEPTH: Final = 128
 MAX_ENV_BYTES: Final = 128 * 1024
 """All names and values of a job's ``env_vars`` together, in bytes of UTF-8."""
 
+MAX_POD_OPTIONS_BYTES: Final = 64 * 1024
+"""A job's changes to its pods (``scheduler_config.kubernetes``), in bytes of JSON."""
+
 MAX_INLINE_PROGRAM_BYTES: Final = 64 * 1024
 """Larger programs reach the worker as a file (``SLOTBUS_PROGRAM_FILE``)."""
 

@@ -37,6 +37,29 @@ class Message(Struct, kw_only=True, frozen=True):
 # --- commands ---------------------------------------------------------------------------
 
 
+class PodResources(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Kubernetes quantities by the resource's name; numbers are taken as they are written."""
+
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class KubernetesOptions(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What a job may change of its workers' pods, as far as the operator allows.
+
+    Laid over the controller's configuration: maps merge, lists merge by name, null deletes.
+    ``pod_template`` is laid on last. Other backends ignore all of it.
+    """
+
+    image: str = ""
+    resources: PodResources = PodResources()
+    labels: dict[str, str | None] = {}
+    annotations: dict[str, str | None] = {}
+    node_selector: dict[str, str | None] = {}
+    tolerations: list[dict[str, object]] = []
+    pod_template: dict[str, object] = {}
+
+
 class SchedulerConfig(Struct, kw_only=True, frozen=True, omit_defaults=True):
     """How and where a job's workers run.
 
@@ -45,13 +68,14 @@ class SchedulerConfig(Struct, kw_only=True, frozen=True, omit_defaults=True):
     have, all of them. ``spread``: ``pack`` fills the node with the most free slots first,
     ``even`` hands out slots one by one to the node with the most free ones.
     ``stop_after_s``: seconds without a controller after which a worker is stopped by its
-    supervisor (None: never).
+    supervisor (None: never). ``kubernetes``: how its pods differ from the configured ones.
     """
 
     command: str | list[str] | None = None
     selector: dict[str, str] = {}
     spread: Literal["pack", "even"] = "pack"
     stop_after_s: WaitSeconds | None = None
+    kubernetes: KubernetesOptions = KubernetesOptions()
 
 
 class StartPipelineReq(Message, kw_only=True, frozen=True):

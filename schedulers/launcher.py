@@ -15,6 +15,7 @@ from events.errors import SlotbusError
 from events.messages import (
     AgentStopReply,
     InventoryReply,
+    KubernetesOptions,
     Stamp,
     WorkerFinishedReq,
 )
@@ -43,6 +44,7 @@ class Assignment(Struct, kw_only=True, frozen=True):
     hash: str = ""
     wasm_path: str = ""
     stop_after_s: float | None = None
+    kubernetes: KubernetesOptions = KubernetesOptions()
 
 
 class StopOrder(Struct, kw_only=True, frozen=True):

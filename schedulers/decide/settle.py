@@ -117,6 +117,7 @@ def launch(draft: Draft, worker: Worker) -> None:
                 hash=run.hash,
                 wasm_path=run.wasm_path,
                 stop_after_s=config.stop_after_s,
+                kubernetes=config.kubernetes,
             )
         )
     )

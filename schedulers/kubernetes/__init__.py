@@ -1,0 +1,6 @@
+"""The Kubernetes backend: one pod a worker.
+
+What lives here: nothing to import; the modules say what they hold. Pure are ``quantity``,
+``names``, ``identity``, ``podmodel``, ``overlay``, ``config``, ``reading``, ``template``,
+``manifest``, ``pods`` and ``phases``.
+"""
