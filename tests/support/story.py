@@ -15,7 +15,7 @@ from events.audit import Auditor, Violation
 from events.errors import SlotbusError
 from events.facts import Record
 from events.ids import Position
-from events.ledger import Ledger, live_digest
+from events.ledger import Ledger
 from events.messages import (
     HeartbeatNodeReq,
     InventoryReply,
@@ -28,7 +28,7 @@ from events.messages import (
     WorkerFinishedReq,
 )
 from events.pulse import Pulse
-from events.states import WorkerState
+from events.states import NodeState, WorkerState
 from schedulers.decide import Draft, Rules, decide
 from schedulers.decide.commands import outcome_of
 from schedulers.decide.messages import (
@@ -124,11 +124,11 @@ class Story:
     def state_of(self, worker_id: str) -> WorkerState:
         return self.ledger.workers[worker_id].state
 
+    def node_state(self, node_id: str) -> NodeState:
+        return self.ledger.nodes[node_id].state
+
     def free(self, node_id: str) -> int:
         return self.ledger.free_slots(node_id)
-
-    def digest(self, node_id: str, *worker_ids: str) -> str:
-        return live_digest(list(worker_ids))
 
     def _audit(self, found: list[Violation]) -> None:
         assert not found, "\n".join(f"law {v.law} at {v.position}: {v.sentence}" for v in found)
@@ -227,11 +227,14 @@ def beat(node_id: str = "n1", **fields: object) -> HeartbeatNodeReq:
 
 def finished(order: Assignment | StopOrder, **fields: object) -> WorkerFinishedReq:
     """The end of a worker that was ordered; exit code 0 unless said otherwise."""
-    given = {} if "signal" in fields else {"exit_code": 0}
+    return ended(order.worker_id, order.node_id, **fields)
+
+
+def ended(worker_id: str, node_id: str = "n1", **fields: object) -> WorkerFinishedReq:
+    """The end of a worker by its id, as ``finished``."""
+    given: dict[str, object] = {} if "signal" in fields else {"exit_code": 0}
     whole = {"job_id": "j", "run_id": 1, "slots": 1} | given | fields
-    return msgspec.convert(
-        {"node_id": order.node_id, "worker_id": order.worker_id, **whole}, WorkerFinishedReq
-    )
+    return msgspec.convert({"node_id": node_id, "worker_id": worker_id, **whole}, WorkerFinishedReq)
 
 
 def acknowledged(order: Assignment, *, seq: int = 1, pid: int = 4711) -> Launched:
