@@ -54,9 +54,9 @@ class Auditor:
     def observe(self, position: Position, record: f.Record) -> list[Violation]:
         """The laws that this record, which stands at ``position``, breaks."""
         self._found, self._at = [], record.at
-        if position != self.position + 1:
-            self._broken(4, f"record {position} follows record {self.position}: some are missing")
-        self.position = position
+        before, self.position = self.position, position
+        if position != before + 1:
+            self._broken(4, f"record {position} follows record {before}: some are missing")
         self._check_epoch(record)
         self._accounts.begin_record()
         for fact in record.events:
