@@ -22,12 +22,17 @@ from events.messages import (
 from schedulers.interface import NotEnoughSlots, Scheduler, SchedulerError, UnknownNode
 
 if TYPE_CHECKING:
+    from schedulers.embedded import EmbeddedScheduler, WorkerContext
+    from schedulers.manual import ManualScheduler
     from schedulers.node.backend import NodeScheduler
     from schedulers.process import ProcessScheduler
 
 _BACKENDS = {
+    "EmbeddedScheduler": "schedulers.embedded",
+    "ManualScheduler": "schedulers.manual",
     "NodeScheduler": "schedulers.node.backend",
     "ProcessScheduler": "schedulers.process",
+    "WorkerContext": "schedulers.embedded",
 }
 
 
@@ -38,7 +43,9 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "EmbeddedScheduler",
     "HeartbeatNodeReq",
+    "ManualScheduler",
     "NodeScheduler",
     "NotEnoughSlots",
     "ProcessScheduler",
@@ -49,5 +56,6 @@ __all__ = [
     "StartPipelineReq",
     "StopReply",
     "UnknownNode",
+    "WorkerContext",
     "WorkerFinishedReq",
 ]

@@ -12,12 +12,14 @@ from schedulers.launcher import Launcher
 
 
 class LocalNode(Struct, frozen=True, kw_only=True):
-    """The one node of a backend without agents."""
+    """The one node of a backend without agents. ``listed``: its launcher can say what runs
+    there; else nothing is concluded when a leader starts."""
 
     node_id: str
     task_slots: int
     incarnation: str
     machine_id: str = ""
+    listed: bool = True
 
 
 class Backend(Struct, frozen=True, kw_only=True):

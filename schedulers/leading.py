@@ -136,14 +136,14 @@ class Leading(EngineLoop):
         self.epoch = wanted or max(seen + 1, wall_ms)
 
     async def _register_local(self, local: LocalNode) -> None:
-        inventory = await self._local_inventory(local)
+        workers = (await self._local_inventory(local)).workers if local.listed else None
         await self.submit(
             RegisterNodeReq(
                 node_id=local.node_id,
                 task_slots=local.task_slots,
                 incarnation=local.incarnation,
                 machine_id=local.machine_id,
-                workers=inventory.workers,
+                workers=workers,
                 epoch=self.epoch,
             )
         )

@@ -27,10 +27,10 @@ from events.messages import (
     AgentStopReply,
     InventoryReply,
     InventoryRow,
-    StopWorkersReq,
     WorkerFinishedReq,
 )
 from schedulers.decide import Rules
+from schedulers.ending import stop_all_jobs
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode
 from schedulers.idle import idle_command
 from schedulers.launcher import (
@@ -53,8 +53,6 @@ RENEW_S: Final = 2.0
 RECONNECT_S: Final = 0.2
 RECONNECT_MOST_S: Final = 5.0
 ACKNOWLEDGE_S: Final = 3.0
-CLOSE_WAIT_S: Final = 15.0
-"""More than the default grace of a stop; what is left is killed with the supervisor."""
 
 logger = structlog.get_logger("slotbus.process")
 
@@ -330,7 +328,7 @@ class ProcessScheduler(Engine):
             self._kill_leftovers()
             await super().close()
             return
-        await self._stop_all()
+        await stop_all_jobs(self)
         await super().close()
         await self.backend.launcher.close()
         self._forget_directory()
@@ -343,15 +341,6 @@ class ProcessScheduler(Engine):
             await self._supervisor.detach()
             self._supervisor = None
         self._forget_directory()
-
-    async def _stop_all(self) -> None:
-        """Through the engine, so that the log tells their end."""
-        jobs = sorted({w.job_id for w in self.ledger.workers.values() if not w.gone})
-        stops = [StopWorkersReq(job_id=job_id, wait_s=CLOSE_WAIT_S) for job_id in jobs]
-        told = await asyncio.gather(*map(self.submit, stops), return_exceptions=True)
-        for job_id, error in zip(jobs, told, strict=True):
-            if isinstance(error, BaseException):
-                logger.warning("not stopped in order", job_id=job_id, cause=str(error))
 
     async def _make_supervisor(self) -> Supervisor:
         if self._supervisor is None:

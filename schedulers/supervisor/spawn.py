@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from events.ids import MAX_INLINE_PROGRAM_BYTES, RESERVED_ENV_PREFIX
 from schedulers.supervisor.api import WorkerSpec
 from schedulers.supervisor.endings import Exit
+from schedulers.variables import PROGRAM, PROGRAM_PATH, fits_inline, variables_of
 
 PASSED_ON: Final = frozenset(
     {
@@ -49,31 +49,16 @@ def worker_environment(
 
     Raises OSError, and UnicodeDecodeError for a program that is not UTF-8.
     """
-    environment = dict(inherited)
-    environment |= {
-        name: value
-        for name, value in spec.env_vars.items()
-        if not name.startswith(RESERVED_ENV_PREFIX)
-    }
-    environment |= {
-        "SLOTBUS_JOB_ID": spec.job_id,
-        "SLOTBUS_RUN_ID": str(spec.run_id),
-        "SLOTBUS_WORKER_ID": spec.worker_id,
-        "SLOTBUS_SLOTS": str(spec.slots),
-        "SLOTBUS_NODE_ID": spec.node_id,
-        "SLOTBUS_NAME": spec.name,
-        "SLOTBUS_HASH": spec.hash,
-        "SLOTBUS_WASM_PATH": spec.wasm_path,
-        # Not for the worker: tells its processes from those of another state directory.
-        "SLOTBUS_SUPERVISOR": supervisor_id,
-    }
+    # Not for the worker: tells its processes from those of another state directory.
+    own = {"SLOTBUS_SUPERVISOR": supervisor_id}
+    environment = {**inherited, **variables_of(spec), **own}
     program = bytes(spec.program)
-    if len(program) <= MAX_INLINE_PROGRAM_BYTES:
-        environment["SLOTBUS_PROGRAM"] = program.decode()
+    if fits_inline(spec.program):
+        environment[PROGRAM] = program.decode()
     else:
         path = folder / PROGRAM_FILE
         path.write_bytes(program)
-        environment["SLOTBUS_PROGRAM_FILE"] = str(path)
+        environment[PROGRAM_PATH] = str(path)
     return environment
 
 

@@ -17,8 +17,9 @@ import msgspec
 
 from controller.inbox import NatsInbox
 from events.log import MemoryLog
+from events.messages import WorkerFinishedReq
 from events.subjects import Subjects
-from schedulers import NodeScheduler, ProcessScheduler
+from schedulers import EmbeddedScheduler, ManualScheduler, NodeScheduler, ProcessScheduler
 from schedulers.decide import Rules
 from schedulers.engine import Engine, EngineSettings
 from schedulers.node.config import AgentConfig
@@ -27,6 +28,8 @@ from schedulers.process import LOCAL_NODE, process_backend, process_rules
 from schedulers.supervisor.starter import ensure_supervisor
 from tests.support.agents import end_supervisor, running
 from tests.support.nats import connected
+from tests.support.person import Person
+from tests.support.tasks import COMMANDS
 from tests.support.waiting import until
 from tests.support.workers import sleeps
 
@@ -106,7 +109,39 @@ async def on_nodes(around: Surroundings) -> AsyncIterator[Engine]:
         yield engine
 
 
+@asynccontextmanager
+async def as_tasks(around: Surroundings) -> AsyncIterator[Engine]:
+    """Tasks of this process, which run the suite's commands."""
+    scheduler = EmbeddedScheduler(
+        COMMANDS, slots_per_worker=SLOTS_A_WORKER, task_slots=SLOTS, rules=RULES
+    )
+    try:
+        yield scheduler
+    finally:
+        await scheduler.close()
+
+
+@asynccontextmanager
+async def by_hand(around: Surroundings) -> AsyncIterator[Engine]:
+    """A person does what the scheduler says, and reports ends to it."""
+
+    async def report(end: WorkerFinishedReq) -> None:
+        await scheduler.worker_finished(end)
+
+    person = Person(report)
+    scheduler = ManualScheduler(
+        person.tell, slots_per_worker=SLOTS_A_WORKER, task_slots=SLOTS, rules=RULES
+    )
+    try:
+        yield scheduler
+    finally:
+        await person.leave()
+        await scheduler.close()
+
+
 FACTORIES: dict[str, Factory] = {
+    "embedded": as_tasks,
+    "manual": by_hand,
     "process": in_process,
     "supervised": supervised,
     "node": on_nodes,

@@ -6,6 +6,7 @@ to ``RIGS``. What may not: what is expected of a launcher (tests/contracts/test_
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,7 +21,10 @@ from nats.aio.client import Client
 from events.messages import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
 from events.states import WorkerState
 from events.subjects import Subjects
+from schedulers import embedded, manual
+from schedulers.embedded import EmbeddedLauncher
 from schedulers.launcher import Assignment, LaunchAck, Launcher, StopOrder
+from schedulers.manual import ManualLauncher
 from schedulers.node.config import AgentConfig
 from schedulers.node.launcher import NatsLauncher
 from schedulers.process import LOCAL_NODE, ProcessLauncher
@@ -28,24 +32,40 @@ from schedulers.supervisor.api import Supervisor
 from schedulers.supervisor.core import LocalSupervisor, Settings
 from schedulers.supervisor.starter import ensure_supervisor
 from tests.support.agents import EPOCH, NodeLeader, end_supervisor, running
+from tests.support.person import Person
 from tests.support.scripted import Program, ScriptedLauncher, ScriptedNode
+from tests.support.tasks import COMMANDS, TERMINATED
 from tests.support.waiting import background, until
 
 TIMEOUT_S = 10.0
 LIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
 
 
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker ended."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+BY_TERM = Ending(signal=15)
+
+
 @dataclass
 class Rig:
     """One launcher with one node. ``end_of`` waits for the report of a worker's end,
-    however this backend's reports travel; ``alive`` looks into the process table."""
+    however this backend's reports travel; ``alive`` looks whether a worker lives, by its id
+    and pid. ``pids``: whether a launch tells the pid; ``terminated``: how ``sleep`` ends
+    that was asked to."""
 
     launcher: Launcher
     node_id: str
     incarnation: str
     end_of: Callable[[str], Awaitable[WorkerFinishedReq]]
     epoch: int = EPOCH
-    alive: Callable[[int], bool] = psutil.pid_exists
+    alive: Callable[[str, int | None], bool] = lambda _, pid: psutil.pid_exists(pid or 0)
+    pids: bool = True
+    terminated: Ending = BY_TERM
     count: int = field(default=0, init=False)
 
     def assignment(self, *command: str, **fields: object) -> Assignment:
@@ -167,9 +187,58 @@ async def scripted_rig(fixtures: Fixtures) -> AsyncIterator[Rig]:
             "n1",
             "here",
             ends.of,
-            alive=lambda pid: pid in {r.pid for r in node.table.values() if r.state in LIVE},
+            alive=lambda _, pid: pid in {r.pid for r in node.table.values() if r.state in LIVE},
         )
         await launcher.close()
+
+
+@asynccontextmanager
+async def embedded_rig(fixtures: Fixtures) -> AsyncIterator[Rig]:
+    """Workers as tasks of this process, which run the suite's commands."""
+    launcher = EmbeddedLauncher(COMMANDS, "here")
+    ends = Ends(launcher)
+    async with background(ends.listen()):
+        yield Rig(
+            launcher,
+            embedded.NODE,
+            "here",
+            ends.of,
+            alive=lambda worker_id, _: (
+                f"worker {worker_id}" in {task.get_name() for task in asyncio.all_tasks()}
+            ),
+            pids=False,
+            terminated=Ending(exit_code=TERMINATED),
+        )
+        await launcher.close()
+
+
+@asynccontextmanager
+async def manual_rig(fixtures: Fixtures) -> AsyncIterator[Rig]:
+    """A person does what the launcher says, and reports ends as the engine would hear them."""
+    heard: dict[str, WorkerFinishedReq] = {}
+
+    async def report(end: WorkerFinishedReq) -> None:
+        await launcher.acknowledge(end.node_id, end.worker_id)
+        heard[end.worker_id] = end
+
+    async def end_of(worker_id: str) -> WorkerFinishedReq:
+        await until(lambda: worker_id in heard)
+        return heard[worker_id]
+
+    person = Person(report)
+    launcher = ManualLauncher(person.tell, "here")
+    try:
+        yield Rig(
+            launcher,
+            manual.NODE,
+            "here",
+            end_of,
+            alive=lambda worker_id, _: worker_id not in heard,
+            pids=False,
+        )
+        await launcher.close()
+    finally:
+        await person.leave()
 
 
 def _acted_out(assignment: Assignment) -> Program:
@@ -196,6 +265,8 @@ def _acted_out(assignment: Assignment) -> Program:
 
 
 RIGS: dict[str, Factory] = {
+    "embedded": embedded_rig,
+    "manual": manual_rig,
     "node": node_rig,
     "process-local": local_rig,
     "process-supervised": supervised_rig,
