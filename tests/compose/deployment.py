@@ -121,13 +121,22 @@ class Deployment:
     async def leader(self) -> str:
         """The service of the controller that leads now, "" if none says so."""
         for service in CONTROLLERS:
-            probe = ["exec", self.ids[service], "python3", "-I", "-S", "/opt/healthcheck.py"]
-            try:
-                await docker(*probe, "/leaderz")
-            except CommandFailed:
-                continue
-            return service
+            if await self.says_yes(service, "/leaderz"):
+                return service
         return ""
+
+    async def says_yes(self, service: str, page: str) -> bool:
+        """Whether a program's page answers with 200; a container that is down does not."""
+        probe = ["python3", "-I", "-S", "/opt/healthcheck.py", page]
+        try:
+            await docker("exec", self.ids[service], *probe)
+        except CommandFailed:
+            return False
+        return True
+
+    async def ready(self, service: str) -> None:
+        """Returns when a program does its work, or stands by."""
+        await eventually(f"{service} is ready", lambda: self.says_yes(service, "/readyz"))
 
     # --- what runs ----------------------------------------------------------------------
 
@@ -187,14 +196,21 @@ async def reaches(bus: SlotbusClient, node_id: str, state: NodeState) -> None:
 
 
 async def start_pipeline(bus: SlotbusClient, job_id: str, slots: int) -> dict[str, WorkerRow]:
-    """Runs the example pipeline; its workers by id."""
-    await bus.start(
+    """Runs the example pipeline until every worker has said that it listens; those by id."""
+    reply = await bus.start(
         job_id=job_id,
         slots=slots,
         program=PROGRAM | {"subject": f"{job_id}.readings", "results": f"{job_id}.results"},
         scheduler_config=SchedulerConfig(command=PIPELINE),
     )
-    return {row.worker_id: row for row in await bus.workers(job_id)}
+    rows = {row.worker_id: row for row in await bus.workers(job_id, run_id=reply.run_id)}
+
+    async def all_listen() -> bool:
+        lines = bus.logs(job_id, run_id=reply.run_id)
+        return {line.worker_id async for line in lines if " slots on " in line.text} == set(rows)
+
+    await eventually(f"the workers of {job_id} listen", all_listen)
+    return rows
 
 
 async def all_free(bus: SlotbusClient) -> bool:
