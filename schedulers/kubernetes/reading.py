@@ -40,7 +40,7 @@ def check_config(config: KubernetesConfig, at: str = CONFIGURED_AT) -> None:
     _check_types(config, at)
     if not is_dns_label(config.namespace):
         raise Invalid(f"{config.namespace!r} is no namespace", path=f"{at}.namespace")
-    if config.image != config.image.strip() or " " in config.image:
+    if len(config.image.split()) != 1 or config.image != config.image.strip():
         raise Invalid(f"{config.image!r} is no image", path=f"{at}.image")
     names = {"service_account": config.service_account, "priority_class": config.priority_class}
     names |= {f"image_pull_secrets[{i}]": s for i, s in enumerate(config.image_pull_secrets)}
