@@ -17,7 +17,9 @@ from controller.config import ControllerConfig, default_state_dir
 from events.errors import Invalid
 from events.subjects import Subjects
 from schedulers.decide import Rules
+from schedulers.embedded import embedded_backend, embedded_rules
 from schedulers.engine import Backend
+from schedulers.manual import manual_backend, manual_rules
 from schedulers.node.backend import node_backend
 from schedulers.node.identity import machine_id
 from schedulers.process import LOCAL_NODE, process_backend, process_rules
@@ -35,9 +37,15 @@ def rules_of(config: ControllerConfig) -> Rules:
         allow_job_command=config.allow_job_command,
         worker_command=config.worker_command,
     )
-    if config.scheduler == "process":
-        return process_rules(rules, config.slots_per_process)
-    return rules
+    match config.scheduler:
+        case "process":
+            return process_rules(rules, config.slots_per_process)
+        case "embedded":
+            return embedded_rules(rules, config.slots_per_process)
+        case "manual":
+            return manual_rules(rules, config.slots_per_process)
+        case _:
+            return rules
 
 
 def state_dir_of(config: ControllerConfig, environ: Mapping[str, str] = os.environ) -> Path:
@@ -55,8 +63,13 @@ def make_backend(
     environ: Mapping[str, str] = os.environ,
 ) -> Backend:
     """The configured backend. Raises Invalid where its state directory can't be made."""
-    if config.scheduler == "node":
-        return node_backend(nc, subjects)
+    match config.scheduler:
+        case "node":
+            return node_backend(nc, subjects)
+        case "embedded":
+            return embedded_backend(task_slots=config.task_slots)
+        case "manual":
+            return manual_backend(task_slots=config.task_slots)
     state_dir = state_dir_of(config, environ)
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

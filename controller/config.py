@@ -33,7 +33,7 @@ DEFAULT_HTTP: Final = "127.0.0.1:9622"
 HTTP_OFF: Final = "off"
 LOG_MAX_BYTES: Final = 1024**3
 
-SchedulerName = Literal["process", "node"]
+SchedulerName = Literal["process", "node", "embedded", "manual"]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=86_400)]
 SlotNumber = Annotated[int, Meta(ge=1, le=1_000_000)]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from controller.cli import commands, programs, queries, start, watching
+from controller.cli import commands, programs, queries, reporting, start, watching
 from controller.cli.running import EXIT_CODES
 
 _RUN = "Run slotbus"
@@ -66,6 +66,7 @@ app.command(
 app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(commands.stop)
 app.command(rich_help_panel=_USE)(commands.cordon)
 app.command(rich_help_panel=_USE)(commands.uncordon)
+app.command(rich_help_panel=_USE)(reporting.ended)
 app.command(rich_help_panel=_WATCH)(queries.workers)
 app.command(rich_help_panel=_WATCH)(queries.jobs)
 app.command(rich_help_panel=_WATCH)(queries.nodes)

@@ -24,6 +24,8 @@ class SchedulerChoice(StrEnum):
 
     PROCESS = "process"
     NODE = "node"
+    EMBEDDED = "embedded"
+    MANUAL = "manual"
 
 
 _WHERE = "Where and how"

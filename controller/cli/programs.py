@@ -99,7 +99,8 @@ def controller(
     scheduler: Annotated[
         SchedulerChoice | None,
         typer.Option(
-            help="process runs workers on this machine, node on agents [process].",
+            help="process runs workers on this machine, node on agents, embedded as tasks of "
+            "this controller; manual prints what a person is to run [process].",
             rich_help_panel=PROGRAM,
         ),
     ] = None,

@@ -25,7 +25,7 @@ from events.errors import Invalid
 
 COMMANDS = (
     "up", "controller", "agent", "start", "stop", "workers", "jobs", "nodes", "cordon",
-    "uncordon", "events", "logs", "demo",
+    "uncordon", "ended", "events", "logs", "demo",
 )  # fmt: skip
 
 runner = CliRunner()

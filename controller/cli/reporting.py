@@ -1,0 +1,108 @@
+"""What a person reports: the end of a worker that they started by hand.
+
+What lives here: ``ended``. What may not: anything heavy at the top; see ``controller.cli``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from controller.cli.options import Output, OutputOption, Root, Server
+
+if TYPE_CHECKING:
+    from controller.cli.output import Progress
+    from events.client import SlotbusClient
+    from events.messages import WorkerRow
+
+REPORT_TIMEOUT_S: Final = 10.0
+
+
+def ended(
+    worker: Annotated[str, typer.Argument(metavar="WORKER", help="Id of the worker.")],
+    exit_code: Annotated[
+        int | None, typer.Option("--exit-code", metavar="N", help="What it ended with [0].")
+    ] = None,
+    signal: Annotated[
+        int | None, typer.Option("--signal", metavar="N", help="The signal that ended it.")
+    ] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="In your words.")] = "",
+    output: OutputOption = Output.TABLE,
+    server: Server = None,
+    root: Root = None,
+) -> None:
+    """Report that a worker of the manual scheduler has ended.
+
+    Its slots are free then. Workers that slotbus runs itself are reported by their nodes.
+    """
+    from controller.cli.output import write
+    from controller.cli.running import DONE
+    from controller.cli.session import Where, converse, print_reply
+
+    code = 0 if exit_code is None and signal is None else exit_code
+    where = Where(server, root, output)
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        body = await _report(bus, await _row(bus, worker), code, signal, reason)
+        print_reply(where, shown, body, lambda: write(f"worker {worker} has ended"))
+        return DONE
+
+    converse(where, f"reporting the end of {worker}", work)
+
+
+async def _row(bus: SlotbusClient, worker_id: str) -> WorkerRow:
+    """Raises UsageProblem where that worker is nobody's to report."""
+    from controller.cli.running import UsageProblem
+    from events.errors import Invalid
+    from schedulers.manual import NODE
+
+    for row in await bus.workers(include_ended=True):
+        if row.worker_id != worker_id:
+            continue
+        if row.node_id != NODE:
+            raise UsageProblem(
+                Invalid(
+                    f"worker {worker_id} is on node {row.node_id}, which reports its end itself"
+                )
+            )
+        return row
+    raise UsageProblem(Invalid(f"no worker {worker_id} is known"))
+
+
+async def _report(
+    bus: SlotbusClient, row: WorkerRow, code: int | None, signal: int | None, reason: str
+) -> bytes:
+    """The body of the leader's answer. Raises SlotbusError."""
+    import nats.errors
+
+    from events.asking import NoAnswer, NoController, link_error
+    from events.codec import encode, error_from_body
+    from events.messages import WorkerFinishedReq
+
+    request = WorkerFinishedReq(
+        node_id=row.node_id,
+        worker_id=row.worker_id,
+        job_id=row.job_id,
+        run_id=row.run_id,
+        slots=row.slots,
+        exit_code=code,
+        signal=signal,
+        reason=reason,
+    )
+    subject = bus.subjects.node(row.node_id, "finished")
+    try:
+        reply = await bus.nc.request(subject, encode(request), timeout=REPORT_TIMEOUT_S)
+    except nats.errors.NoRespondersError as error:
+        raise NoController(f"no controller answers on {subject}", subject=subject) from error
+    except nats.errors.TimeoutError as error:
+        raise NoAnswer(
+            f"no answer on {subject} within {REPORT_TIMEOUT_S:g} s: report it again",
+            subject=subject,
+        ) from error
+    except nats.errors.Error as error:
+        raise link_error(error) from error
+    refusal = error_from_body(reply.data)
+    if refusal is not None:
+        raise refusal
+    return reply.data

@@ -1,0 +1,3 @@
+"""A module whose import fails, as a user's may."""
+
+raise SystemExit("not today")
