@@ -27,7 +27,8 @@ from schedulers.kubernetes.template import (
     OPTIONS_AT,
     PROGRAM_DIR,
     PROGRAM_VOLUME,
-    template_for,
+    configured_template,
+    with_options,
     worker_of,
 )
 from schedulers.launcher import Assignment
@@ -39,10 +40,16 @@ NODE: Final = "kubernetes"
 
 
 def pod_manifest(
-    config: KubernetesConfig, assignment: Assignment, owner: Owner | None = None
+    config: KubernetesConfig,
+    assignment: Assignment,
+    owner: Owner | None = None,
+    *,
+    template: Json | None = None,
 ) -> Json:
     """The pod of an assignment. ``owner``: whose end ends it, in the pods' namespace.
 
+    ``template``: ``configured_template`` of this configuration, where it is at hand; parts
+    of it are then parts of the result, which is to be read only.
     Raises Invalid with the path of the setting or of the job's field.
     """
     if assignment.stop_after_s is not None:
@@ -50,16 +57,18 @@ def pod_manifest(
             "nobody stops a pod when its controller is silent: not on Kubernetes",
             path="$.scheduler_config.stop_after_s",
         )
-    template = template_for(config, assignment.kubernetes)
-    template["metadata"] = _metadata(config, assignment, template, owner)
-    spec: Json = template["spec"]
+    if template is None:
+        template = configured_template(config)
+    template = with_options(template, assignment.kubernetes, config)
+    spec = dict(template["spec"])
     spec["restartPolicy"] = "Never"
     spec["containers"] = [_worker(config, assignment, template), *spec["containers"][1:]]
     if in_config_map(assignment):
         name = program_name(config.cluster, assignment.job_id, assignment.run_id)
         volume: Json = {"name": PROGRAM_VOLUME, "configMap": {"name": name}}
         spec["volumes"] = [*spec.get("volumes", []), volume]
-    return {"apiVersion": "v1", "kind": "Pod", **template}
+    metadata = _metadata(config, assignment, template, owner)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def program_manifest(

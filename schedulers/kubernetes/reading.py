@@ -15,7 +15,7 @@ from events.errors import Invalid
 from events.ids import ID_RE
 from schedulers.kubernetes.config import KubernetesConfig, Owner
 from schedulers.kubernetes.names import is_dns_label, is_subdomain
-from schedulers.kubernetes.template import CONFIGURED_AT, template_for
+from schedulers.kubernetes.template import CONFIGURED_AT, configured_template
 
 
 def read_config(tree: Mapping[str, object], at: str = CONFIGURED_AT) -> KubernetesConfig:
@@ -49,7 +49,7 @@ def check_config(config: KubernetesConfig, at: str = CONFIGURED_AT) -> None:
             raise Invalid(f"{value!r} is no name of an object", path=f"{at}.{name}")
     if isinstance(config.owner, Owner):
         _check_owner(config.owner, config.namespace, f"{at}.owner")
-    template_for(config, at=at)
+    configured_template(config, at)
 
 
 def _check_types(config: KubernetesConfig, at: str) -> None:

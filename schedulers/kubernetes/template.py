@@ -39,18 +39,21 @@ class _Layer(Struct, frozen=True):
     at: str
 
 
-def template_for(
-    config: KubernetesConfig,
-    options: KubernetesOptions | None = None,
-    at: str = CONFIGURED_AT,
-) -> Json:
-    """``metadata`` and ``spec`` of a pod, before it is a certain worker's.
+def configured_template(config: KubernetesConfig, at: str = CONFIGURED_AT) -> Json:
+    """``metadata`` and ``spec`` of every pod, as far as the operator says them.
 
-    Raises Invalid with the path of the setting, the configuration's below ``at``.
+    Raises Invalid with the path of the setting, below ``at``.
     """
-    template = _laid(_ground(config), list(_configured(config, at)), at)
-    ours = list(_options(config, options)) if options is not None else []
-    return _laid(template, ours, OPTIONS_AT) if ours else template
+    return _laid(_ground(config), list(_configured(config, at)), at)
+
+
+def with_options(template: Json, options: KubernetesOptions, config: KubernetesConfig) -> Json:
+    """What a job asks for, laid over the configured template, which stays as it was.
+
+    Raises Invalid with the path of the job's field.
+    """
+    layers = list(_options(config, options))
+    return _laid(template, layers, OPTIONS_AT) if layers else template
 
 
 def worker_of(template: Json) -> Json:

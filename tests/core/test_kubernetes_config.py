@@ -11,7 +11,7 @@ import pytest
 from events.errors import Invalid
 from schedulers.kubernetes.config import KubernetesConfig, Owner
 from schedulers.kubernetes.reading import check_config, read_config
-from schedulers.kubernetes.template import template_for, worker_of
+from schedulers.kubernetes.template import configured_template, worker_of
 
 EVERYTHING = """
 namespace = "pipelines"
@@ -75,7 +75,7 @@ containers = [{name = "log", image = "log:1"}, {name = "worker", tty = true}]
 
 def test_all_of_it_reaches_the_pod() -> None:
     config = read_config(tomllib.loads(EVERYTHING))
-    template = template_for(config)
+    template = configured_template(config)
     spec, worker = template["spec"], worker_of(template)
     assert template["metadata"] == {
         "labels": {"example.org/team": "data"},
@@ -133,7 +133,7 @@ def test_no_setting_is_missing_from_that_example() -> None:
 def test_nothing_is_needed() -> None:
     config = read_config({})
     assert config == KubernetesConfig()
-    spec = template_for(config)["spec"]
+    spec = configured_template(config)["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert "resources" not in spec["containers"][0]
 
@@ -298,7 +298,7 @@ def test_a_configuration_made_in_python_is_held_to_the_same() -> None:
 def test_the_configuration_is_left_as_it_was() -> None:
     config = read_config(tomllib.loads(EVERYTHING))
     before = msgspec.json.encode(config)
-    template = template_for(config)
+    template = configured_template(config)
     template["spec"]["containers"][0]["env"].append({"name": "X"})
     template["spec"]["volumes"][0]["name"] = "changed"
     assert msgspec.json.encode(config) == before

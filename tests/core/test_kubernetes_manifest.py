@@ -28,6 +28,7 @@ from schedulers.kubernetes.manifest import (
     shares,
 )
 from schedulers.kubernetes.overlay import Json
+from schedulers.kubernetes.template import configured_template
 from schedulers.launcher import Assignment
 
 OWNER = Owner(api_version="apps/v1", kind="Deployment", name="c", uid="u", namespace="default")
@@ -96,6 +97,14 @@ def test_a_pod_says_whose_it_is() -> None:
 
 def test_the_same_worker_gives_the_same_bytes() -> None:
     assert msgspec.json.encode(pod()) == msgspec.json.encode(pod())
+    config = KubernetesConfig(env=[{"name": "A", "value": "1"}], labels={"team": "data"})
+    template = configured_template(config)
+    before = msgspec.json.encode(template)
+    large = assignment(program=raw(100_000))
+    assert pod_manifest(config, large, OWNER, template=template) == pod_manifest(
+        config, large, OWNER
+    )
+    assert msgspec.json.encode(template) == before
     assert pod(worker_id="w-abc-2")["metadata"]["name"] != pod()["metadata"]["name"]
 
 
@@ -257,110 +266,6 @@ def test_a_pod_is_never_restarted() -> None:
     assert pod()["spec"]["restartPolicy"] == "Never"
     same = KubernetesConfig(pod_template={"spec": {"restartPolicy": "Never"}})
     assert pod(same)["spec"]["restartPolicy"] == "Never"
-
-
-# --- what a job may change --------------------------------------------------------------
-
-FREE = KubernetesConfig(
-    image="configured:1",
-    labels={"team": "data"},
-    node_selector={"disk": "ssd", "zone": "a"},
-    resources=PodResources(requests={"cpu": "1"}, limits={"memory": "1Gi"}),
-    tolerations=[{"key": "old"}],
-    pod_template={"spec": {"schedulerName": "configured"}},
-    jobs_may=(
-        "image",
-        "resources",
-        "labels",
-        "annotations",
-        "node_selector",
-        "tolerations",
-        "pod_template",
-    ),
-)
-
-
-def test_a_jobs_options_are_laid_over_the_configuration() -> None:
-    options = KubernetesOptions(
-        image="mine:2",
-        resources=PodResources(requests={"cpu": "2"}),
-        labels={"tier": "gold"},
-        annotations={"note": "x"},
-        node_selector={"zone": None, "arch": "arm64"},
-        tolerations=[{"key": "new"}],
-        pod_template={"spec": {"schedulerName": "mine", "hostNetwork": True}},
-    )
-    manifest = pod(FREE, kubernetes=options)
-    spec = manifest["spec"]
-    assert worker(manifest)["image"] == "mine:2"
-    assert worker(manifest)["resources"] == {"requests": {"cpu": "8"}, "limits": {"memory": "4Gi"}}
-    assert manifest["metadata"]["labels"].items() >= {"team": "data", "tier": "gold"}.items()
-    assert manifest["metadata"]["annotations"]["note"] == "x"
-    assert spec["nodeSelector"] == {"disk": "ssd", "arch": "arm64"}
-    assert spec["tolerations"] == [{"key": "new"}]
-    assert (spec["schedulerName"], spec["hostNetwork"]) == ("mine", True)
-
-
-@pytest.mark.parametrize(
-    ("options", "path", "words"),
-    [
-        (KubernetesOptions(labels={"worker_id": "x"}), "labels.worker_id", "reserved"),
-        (
-            KubernetesOptions(annotations={"slotbus/epoch": "9"}),
-            "annotations['slotbus/epoch']",
-            "reserved",
-        ),
-        (
-            KubernetesOptions(resources=PodResources(requests={"cpu": "x"})),
-            "resources.requests.cpu",
-            "not a quantity",
-        ),
-        (
-            KubernetesOptions(resources=PodResources(requests={"memory": "2Gi"})),
-            "resources.requests.memory",
-            "the limit is 1Gi",
-        ),
-        (
-            KubernetesOptions(resources=PodResources(limits={"memory": "7Ei"})),
-            "resources.limits.memory",
-            "counted",
-        ),
-        (
-            KubernetesOptions(tolerations=[{"kee": "x"}]),
-            "tolerations[0].kee",
-            "did you mean key",
-        ),
-        (
-            KubernetesOptions(pod_template={"spec": {"containers": [{"name": "worker", "x": 1}]}}),
-            "pod_template.spec.containers[0].x",
-            "no field",
-        ),
-        (
-            KubernetesOptions(pod_template={"metadata": {"namespace": "other"}}),
-            "pod_template.metadata.namespace",
-            "slotbus alone",
-        ),
-    ],
-)
-def test_a_jobs_mistake_is_told_with_its_path(
-    options: KubernetesOptions, path: str, words: str
-) -> None:
-    with pytest.raises(Invalid) as caught:
-        pod(FREE, kubernetes=options)
-    assert caught.value.path == f"$.scheduler_config.kubernetes.{path}"
-    assert words in caught.value.message
-
-
-def test_a_job_sets_only_what_the_operator_allows() -> None:
-    options = KubernetesOptions(pod_template={"spec": {"hostNetwork": True}})
-    with pytest.raises(Invalid) as caught:
-        pod(KubernetesConfig(), kubernetes=options)
-    assert caught.value.path == "$.scheduler_config.kubernetes.pod_template"
-    closed = KubernetesConfig(jobs_may=())
-    with pytest.raises(Invalid) as caught:
-        pod(closed, kubernetes=KubernetesOptions(image="x"))
-    assert caught.value.path == "$.scheduler_config.kubernetes.image"
-    assert worker(pod(closed))["image"] == "slotbus:latest"
 
 
 # --- a start, before it is one ------------------------------------------------------------
