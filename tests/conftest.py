@@ -3,18 +3,40 @@
 import asyncio
 
 from tests.support.agents import agent_config, node_leader
+from tests.support.auditing import laws
+from tests.support.kube.fixtures import (
+    fault_proxy,
+    kube,
+    kube_binaries,
+    kube_namespace,
+    kube_server,
+    kubelet,
+    own_kube_server,
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+)
 from tests.support.nats import nats_server, nc, own_nats_server, subjects
 from tests.support.supervision import home, local_home, process_home
 
 __all__ = [
     "agent_config",
+    "fault_proxy",
     "home",
+    "kube",
+    "kube_binaries",
+    "kube_namespace",
+    "kube_server",
+    "kubelet",
+    "laws",
     "local_home",
     "nats_server",
     "nc",
     "node_leader",
+    "own_kube_server",
     "own_nats_server",
     "process_home",
+    "pytest_collection_modifyitems",
+    "pytest_terminal_summary",
     "subjects",
 ]
 

@@ -1,0 +1,130 @@
+"""The laws, checked at the end of every test on every log that an engine of it wrote.
+
+What lives here: a log that remembers what passed through it, the fixture that puts it around
+each engine's own, and the audit of a controller in another process. What may not: laws
+(``events.audit``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+import pytest
+
+from events.audit import Violation, audit
+from events.facts import Record
+from events.ids import START, Position
+from events.jetstream import JetStreamLog
+from events.ledger import Ledger
+from events.log import EventLog
+from events.subjects import Subjects
+from schedulers.leading import Leading
+from tests.support.nats import connected
+
+
+class WatchedLog:
+    """An ``EventLog`` around another, which keeps a copy of all that was read from the
+    beginning or appended through it. Copies are bytes, as they are stored."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.lines: list[bytes] = []
+        self.written = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
+        end = int(after)
+        async with aclosing(self._log.read(after)) as batches:
+            async for batch in batches:
+                if end <= len(self.lines):
+                    self.lines[end:] = [msgspec.json.encode(record) for record in batch]
+                end += len(batch)
+                yield batch
+
+    async def append(
+        self, records: Sequence[Record], *, expected: Position, timeout_s: float
+    ) -> None:
+        lines = [msgspec.json.encode(record) for record in records]
+        await self._log.append(records, expected=expected, timeout_s=timeout_s)
+        self.lines[expected:] = lines
+        self.written = True
+
+    async def close(self) -> None:
+        await self._log.close()
+
+    def records(self) -> list[Record]:
+        return [msgspec.json.decode(line, type=Record) for line in self.lines]
+
+
+class Watch:
+    """The engines that a test started, each with its log as it saw it."""
+
+    def __init__(self) -> None:
+        self._engines: list[Leading] = []
+
+    def add(self, engine: Leading) -> None:
+        """Before an engine reads its log for the first time."""
+        if not isinstance(engine.log, WatchedLog):
+            engine.log = WatchedLog(engine.log)
+            self._engines.append(engine)
+
+    def check(self) -> None:
+        """An engine that refused the log it found has written nothing to answer for."""
+        for engine in self._engines:
+            log = cast(WatchedLog, engine.log)
+            if log.written:
+                check_records(log.records())
+                check_ledger(engine.ledger, log.records())
+
+
+def check_records(records: list[Record]) -> None:
+    """Fails with a sentence for every law that a whole log breaks; outcomes that were due
+    by its last record are overdue."""
+    found = audit(records, records[-1].at if records else None)
+    assert not found, told(found)
+
+
+def check_ledger(ledger: Ledger, records: list[Record]) -> None:
+    """Law 4: an engine's ledger is what its log says. One that decided more than was stored
+    when it ended can't be compared."""
+    if ledger.position != len(records):
+        return
+    fresh = Ledger()
+    for record in records:
+        fresh.apply(record)
+    assert ledger.snapshot() == fresh.snapshot(), "the engine's ledger is not what its log says"
+
+
+def told(found: list[Violation]) -> str:
+    return "\n".join(f"law {v.law} at record {v.position}: {v.sentence}" for v in found)
+
+
+async def audit_server(url: str, root: str) -> int:
+    """Checks the log that a controller, in whatever process, wrote to a server; how many
+    records it has."""
+    async with connected(url) as client:
+        log = JetStreamLog(client, Subjects(root), create=False)
+        records = [record async for batch in log.read() for record in batch]
+        await log.close()
+    check_records(records)
+    return len(records)
+
+
+@pytest.fixture(autouse=True)
+def laws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """Every engine that a test starts is watched; at the end its log keeps the laws."""
+    watch = Watch()
+    plain_start = Leading.start
+
+    async def start(engine: Leading) -> None:
+        watch.add(engine)
+        await plain_start(engine)
+
+    monkeypatch.setattr(Leading, "start", start)
+    yield watch
+    watch.check()
