@@ -38,9 +38,10 @@ check: static
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/core tests/properties
 
 # One deployment serves all of tests/compose, so they run one after the other. They need a
-# Docker engine: without one they say what was left out, and fail where CI is set.
+# Docker engine: without one they say what was left out, and fail where CI is set. The same
+# holds for a kube-apiserver, which is built once, beside the tests that can do without.
 test: $(STAMP)
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --ignore=tests/compose
+	.ci/kubernetes-binaries beside $(BIN)/pytest -q -n $(JOBS) --dist worksteal --ignore=tests/compose
 	$(BIN)/pytest -q tests/compose
 	$(BIN)/python tests/wheel/smoke.py
 
