@@ -155,5 +155,8 @@ class LedgerState(Struct, kw_only=True, omit_defaults=True):
     jobs: dict[str, Job] = field(default_factory=dict)
     highest_run: dict[str, int] = field(default_factory=dict)
     commands: dict[str, CommandEntry] = field(default_factory=dict)
+    definitions: dict[str, int] = field(default_factory=dict)
+    """Ended jobs whose last run still has its program and environment, in the order of their
+    ends: job_id to the size in bytes."""
     orphans: dict[str, str] = field(default_factory=dict)
     """Workers seen on a node that the log can't confirm: worker_id to node_id."""

@@ -1,43 +1,20 @@
 """The ledger: what is true, folded from the event log and from nothing else.
 
-What lives here: folding each fact, the indexes that answer "how many slots are free",
-snapshots. What may not: clocks, decisions, what was merely heard
-(``events.pulse``).
+What lives here: the questions that decisions ask of it, such as "how many slots are free",
+and snapshots. What may not: clocks, decisions, what was merely heard (``events.pulse``), and
+what each fact changes (``events.folding``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Iterator
 
 import msgspec
-from msgspec import Raw
 
-from events import facts as f
-from events.entities import (
-    CommandEntry,
-    Job,
-    Leadership,
-    LedgerState,
-    Node,
-    Run,
-    Worker,
-)
-from events.states import (
-    NODE_TABLE,
-    RUN_TABLE,
-    WORKER_TABLE,
-    IllegalTransition,
-    NodeState,
-    RunState,
-    WorkerState,
-    step,
-)
-
-PAST_INCARNATIONS: Final = 8
-REMEMBERED_LEADERSHIPS: Final = 1_000
+from events.entities import LedgerState, Run, Worker
+from events.folding import Folding
+from events.states import WorkerState
 
 
 def live_digest(worker_ids: list[str]) -> str:
@@ -46,44 +23,8 @@ def live_digest(worker_ids: list[str]) -> str:
     return hashlib.sha256("\n".join(sorted(worker_ids)).encode()).hexdigest()[:16]
 
 
-class Ledger:
+class Ledger(Folding):
     """Folds records. The same records give the same ``snapshot()``, byte for byte."""
-
-    def __init__(self, state: LedgerState | None = None) -> None:
-        self.state = state or LedgerState()
-        self.live_by_node: dict[str, dict[str, Worker]] = {}
-        self._held: dict[str, int] = {}
-        self._digests: dict[str, str] = {}
-        self.pending: dict[str, CommandEntry] = {}
-        """Commands taken and without an outcome yet."""
-        for worker in self.state.workers.values():
-            if not worker.gone:
-                self._hold(worker)
-        for command in self.state.commands.values():
-            if not command.done:
-                self.pending[command.command_id] = command
-
-    # --- reading ------------------------------------------------------------------------
-
-    @property
-    def position(self) -> int:
-        return self.state.position
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        return self.state.nodes
-
-    @property
-    def workers(self) -> dict[str, Worker]:
-        return self.state.workers
-
-    @property
-    def jobs(self) -> dict[str, Job]:
-        return self.state.jobs
-
-    @property
-    def commands(self) -> dict[str, CommandEntry]:
-        return self.state.commands
 
     def held_slots(self, node_id: str) -> int:
         """Slots of the live workers on a node."""
@@ -116,9 +57,6 @@ class Ledger:
             return iter(list(job.runs))
         return iter([run for run in job.runs if run.run_id == run_id])
 
-    def run_of(self, worker: Worker) -> Run:
-        return self.jobs[worker.job_id].run(worker.run_id)
-
     def answers(self, worker: Worker) -> bool:
         """Whether the worker's node is there to say what became of it."""
         node = self.nodes.get(worker.node_id)
@@ -137,6 +75,11 @@ class Ledger:
             )
             self._digests[node_id] = digest
         return digest
+
+    def defines(self, run: Run) -> bool:
+        """Whether the run's program and environment are still those it was started with."""
+        newest = self.jobs[run.job_id].current is run
+        return not run.ended or (newest and run.job_id in self.state.definitions)
 
     def wrote(self, epoch: int, position: int) -> bool:
         """Whether the log confirms that the leader of ``epoch`` wrote at ``position``."""
@@ -165,280 +108,3 @@ class Ledger:
         """Takes over what another one holds, for all who hold this one; the other is done
         with."""
         self.__dict__ = other.__dict__
-
-    # --- folding ------------------------------------------------------------------------
-
-    def apply(self, record: f.Record) -> None:
-        """Folds one record. Raises IllegalTransition for a fact that can't be."""
-        for fact in record.events:
-            try:
-                self.fold(fact, record.at, record.epoch)
-            except KeyError as error:
-                happening = type(fact).__struct_config__.tag
-                raise IllegalTransition("it", str(error), "unknown", str(happening)) from error
-        self.close_record(record.at)
-
-    def fold(self, fact: f.AnyFact, at: datetime, epoch: int) -> None:
-        """Folds one fact of the record that will stand at ``position + 1``."""
-        _FOLDS[type(fact)](self, fact, at, epoch)
-
-    def close_record(self, at: datetime) -> None:
-        """All facts of a record are folded: it has its position now."""
-        self.state.position += 1
-        self.state.at = at
-
-    def _leader_started(self, fact: f.LeaderStarted, at: datetime, epoch: int) -> None:
-        state = self.state
-        if fact.epoch <= state.epoch:
-            raise IllegalTransition("leader", str(fact.epoch), f"at {state.epoch}", "start")
-        state.epoch, state.cluster, state.scheduler = fact.epoch, fact.cluster, fact.scheduler
-        state.leaderships.append(Leadership(epoch=fact.epoch, start=state.position + 1))
-        del state.leaderships[:-REMEMBERED_LEADERSHIPS]
-
-    def _command_taken(self, fact: f.CommandTaken, at: datetime, epoch: int) -> None:
-        if fact.command_id in self.commands:
-            raise IllegalTransition("command", fact.command_id, "known", "command_taken")
-        entry = CommandEntry(
-            command_id=fact.command_id,
-            kind=fact.kind,
-            digest=fact.digest,
-            taken_at=at,
-            job_id=fact.job_id,
-            run_id=fact.run_id,
-            node_id=fact.node_id,
-            workers=fact.workers,
-            deadline=fact.deadline,
-        )
-        self.commands[fact.command_id] = entry
-        self.pending[fact.command_id] = entry
-
-    def _command_done(self, fact: f.CommandDone, at: datetime, epoch: int) -> None:
-        entry = self.pending.pop(fact.command_id, None)
-        if entry is None:
-            raise IllegalTransition("command", fact.command_id, "not pending", "command_done")
-        entry.done, entry.ok, entry.reply = True, fact.ok, fact.reply
-
-    def _commands_forgotten(self, fact: f.CommandForgotten, at: datetime, epoch: int) -> None:
-        for command_id in fact.command_ids:
-            self.commands.pop(command_id, None)
-
-    def _node_registered(self, fact: f.NodeRegistered, at: datetime, epoch: int) -> None:
-        known = self.nodes.get(fact.node_id)
-        past = list(known.past) if known else []
-        if known and known.incarnation != fact.incarnation:
-            past.append(known.incarnation)
-        self.nodes[fact.node_id] = Node(
-            node_id=fact.node_id,
-            incarnation=fact.incarnation,
-            task_slots=fact.task_slots,
-            state=known.state if known else NodeState.READY,
-            since=known.since if known else at,
-            machine_id=fact.machine_id,
-            addr=fact.addr,
-            labels=fact.labels,
-            version=fact.version,
-            watched=fact.watched,
-            cordon=known.cordon if known else NodeState.READY,
-            past=past[-PAST_INCARNATIONS:],
-        )
-
-    def _node_moved(self, fact: Any, target: NodeState, happening: str, at: datetime) -> Node:
-        node = self.nodes[fact.node_id]
-        node.state = step(NODE_TABLE, node.node_id, node.state, happening, target)
-        node.since = at
-        return node
-
-    def _node_expired(self, fact: f.NodeExpired, at: datetime, epoch: int) -> None:
-        self._node_moved(fact, NodeState.EXPIRED, "node_expired", at)
-
-    def _node_returned(self, fact: f.NodeReturned, at: datetime, epoch: int) -> None:
-        self._node_moved(fact, self.nodes[fact.node_id].cordon, "node_returned", at)
-
-    def _node_cordoned(self, fact: f.NodeCordoned, at: datetime, epoch: int) -> None:
-        expired = self.nodes[fact.node_id].expired
-        target = NodeState.EXPIRED if expired else NodeState.CORDONED
-        self._node_moved(fact, target, "node_cordoned", at).cordon = NodeState.CORDONED
-
-    def _node_uncordoned(self, fact: f.NodeUncordoned, at: datetime, epoch: int) -> None:
-        expired = self.nodes[fact.node_id].expired
-        target = NodeState.EXPIRED if expired else NodeState.READY
-        self._node_moved(fact, target, "node_uncordoned", at).cordon = NodeState.READY
-
-    def _node_forgotten(self, fact: f.NodeForgotten, at: datetime, epoch: int) -> None:
-        if self.live_by_node.get(fact.node_id):
-            raise IllegalTransition("node", fact.node_id, "holding workers", "node_forgotten")
-        self.nodes.pop(fact.node_id)
-        for worker_id in [w for w, node in self.state.orphans.items() if node == fact.node_id]:
-            del self.state.orphans[worker_id]
-
-    def _run_created(self, fact: f.RunCreated, at: datetime, epoch: int) -> None:
-        if fact.run_id <= self.state.highest_run.get(fact.job_id, 0):
-            raise IllegalTransition("run", f"{fact.job_id}/{fact.run_id}", "stale", "run_created")
-        self.state.highest_run[fact.job_id] = fact.run_id
-        job = self.jobs.setdefault(fact.job_id, Job(job_id=fact.job_id, name=fact.name))
-        job.name = fact.name
-        run = Run(
-            job_id=fact.job_id,
-            run_id=fact.run_id,
-            command_id=fact.command_id,
-            state=RunState.WAITING,
-            since=at,
-            slots=fact.slots,
-            name=fact.name,
-            hash=fact.hash,
-            deadline=fact.deadline,
-            program=Raw(bytes(fact.program)),
-            wasm_path=fact.wasm_path,
-            env_vars=fact.env_vars,
-            scheduler_config=fact.scheduler_config,
-        )
-        job.runs.append(run)
-
-    def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
-        run = self.jobs[fact.job_id].run(fact.run_id)
-        who = f"{fact.job_id}/{fact.run_id}"
-        run.state = step(RUN_TABLE, who, run.state, happening, target)
-        run.since = at
-        return run
-
-    def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
-        run = self.jobs[fact.job_id].run(fact.run_id)
-        run.attempt = fact.attempt
-        if run.state is RunState.WAITING:
-            self._run_moved(fact, RunState.STARTING, "run_placed", at)
-
-    def _run_running(self, fact: f.RunRunning, at: datetime, epoch: int) -> None:
-        self._run_moved(fact, RunState.RUNNING, "run_running", at)
-
-    def _run_stopping(self, fact: f.RunStopping, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, RunState.STOPPING, "run_stopping", at)
-        run.rollback, run.reason = fact.failed, fact.reason
-
-    def _run_ended(self, fact: f.RunEnded, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, fact.state, "run_ended", at)
-        run.reason = fact.reason or run.reason
-        run.program, run.env_vars = Raw(b"{}"), {}
-
-    def _run_forgotten(self, fact: f.RunForgotten, at: datetime, epoch: int) -> None:
-        job = self.jobs[fact.job_id]
-        run = job.run(fact.run_id)
-        self._forget_run(run)
-        job.runs.remove(run)
-
-    def _job_forgotten(self, fact: f.JobForgotten, at: datetime, epoch: int) -> None:
-        for run in self.jobs.pop(fact.job_id).runs:
-            self._forget_run(run)
-
-    def _forget_run(self, run: Run) -> None:
-        for worker_id in run.workers:
-            if not self.workers.pop(worker_id).gone:
-                raise IllegalTransition("worker", worker_id, "live", "forgotten")
-
-    def _worker_assigned(self, fact: f.WorkerAssigned, at: datetime, epoch: int) -> None:
-        if fact.worker_id in self.workers:
-            raise IllegalTransition("worker", fact.worker_id, "known", "worker_assigned")
-        worker = Worker(
-            worker_id=fact.worker_id,
-            job_id=fact.job_id,
-            run_id=fact.run_id,
-            node_id=fact.node_id,
-            incarnation=fact.incarnation,
-            slots=fact.slots,
-            state=WorkerState.ASSIGNED,
-            since=at,
-            epoch=epoch,
-            position=self.position + 1,
-        )
-        self.workers[fact.worker_id] = worker
-        self.run_of(worker).workers.append(fact.worker_id)
-        self._hold(worker)
-
-    def _worker_moved(self, fact: Any, target: WorkerState, happening: str, at: datetime) -> Worker:
-        worker = self.workers[fact.worker_id]
-        if worker.gone:
-            raise IllegalTransition("worker", worker.worker_id, "gone", happening)
-        if worker.state is not target:
-            worker.since = at
-        worker.state = step(WORKER_TABLE, worker.worker_id, worker.state, happening, target)
-        self._digests.pop(worker.node_id, None)
-        return worker
-
-    def _worker_launched(self, fact: f.WorkerLaunched, at: datetime, epoch: int) -> None:
-        stopping = self.workers[fact.worker_id].state is WorkerState.STOPPING
-        target = WorkerState.STOPPING if stopping else WorkerState.RUNNING
-        worker = self._worker_moved(fact, target, "worker_launched", at)
-        self._heard_of(worker, fact, epoch)
-
-    def _worker_stopping(self, fact: f.WorkerStopping, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, WorkerState.STOPPING, "worker_stopping", at)
-        worker.unwanted, worker.force = True, worker.force or fact.force
-        worker.grace_s, worker.reason = float(fact.grace_s), fact.reason
-        self._note_failure(worker, fact.reason)
-
-    def _worker_lost(self, fact: f.WorkerLost, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, WorkerState.LOST, "worker_lost", at)
-        worker.reason = fact.reason
-        self._note_failure(worker, fact.reason)
-
-    def _worker_returned(self, fact: f.WorkerReturned, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, WorkerState.RUNNING, "worker_returned", at)
-        worker.reason = ""
-        self._heard_of(worker, fact, epoch)
-
-    def _heard_of(
-        self, worker: Worker, fact: f.WorkerLaunched | f.WorkerReturned, epoch: int
-    ) -> None:
-        worker.launched, worker.acked, worker.incarnation = True, epoch, fact.incarnation
-        worker.pid, worker.seq = fact.pid or worker.pid, fact.seq
-
-    def _worker_ended(self, fact: f.WorkerEnded, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, fact.state, "worker_ended", at)
-        worker.gone, worker.since, worker.launched = True, at, fact.launched
-        worker.exit_code, worker.signal = fact.exit_code, fact.signal
-        worker.reason = fact.reason or worker.reason
-        self._held[worker.node_id] -= worker.slots
-        del self.live_by_node[worker.node_id][worker.worker_id]
-        if not fact.launched:
-            self._note_failure(worker, fact.reason)
-
-    def _worker_orphaned(self, fact: f.WorkerOrphaned, at: datetime, epoch: int) -> None:
-        if not fact.stopped:
-            self.state.orphans[fact.worker_id] = fact.node_id
-
-    def _note_failure(self, worker: Worker, reason: str) -> None:
-        run = self.run_of(worker)
-        if run.state is RunState.STARTING:
-            run.failures[worker.node_id] = reason
-
-    def _hold(self, worker: Worker) -> None:
-        self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots
-        self.live_by_node.setdefault(worker.node_id, {})[worker.worker_id] = worker
-        self._digests.pop(worker.node_id, None)
-
-
-_FOLDS: Final[dict[type, Callable[[Ledger, Any, datetime, int], None]]] = {
-    f.LeaderStarted: Ledger._leader_started,
-    f.CommandTaken: Ledger._command_taken,
-    f.CommandDone: Ledger._command_done,
-    f.CommandForgotten: Ledger._commands_forgotten,
-    f.NodeRegistered: Ledger._node_registered,
-    f.NodeExpired: Ledger._node_expired,
-    f.NodeReturned: Ledger._node_returned,
-    f.NodeCordoned: Ledger._node_cordoned,
-    f.NodeUncordoned: Ledger._node_uncordoned,
-    f.NodeForgotten: Ledger._node_forgotten,
-    f.RunCreated: Ledger._run_created,
-    f.RunPlaced: Ledger._run_placed,
-    f.RunRunning: Ledger._run_running,
-    f.RunStopping: Ledger._run_stopping,
-    f.RunEnded: Ledger._run_ended,
-    f.RunForgotten: Ledger._run_forgotten,
-    f.JobForgotten: Ledger._job_forgotten,
-    f.WorkerAssigned: Ledger._worker_assigned,
-    f.WorkerLaunched: Ledger._worker_launched,
-    f.WorkerStopping: Ledger._worker_stopping,
-    f.WorkerLost: Ledger._worker_lost,
-    f.WorkerReturned: Ledger._worker_returned,
-    f.WorkerEnded: Ledger._worker_ended,
-    f.WorkerOrphaned: Ledger._worker_orphaned,
-}

@@ -1,0 +1,385 @@
+"""Folding: what each fact changes in the ledger's state and in its indexes.
+
+What lives here: one method a fact, checked against the transition tables, and the indexes
+that are kept beside the state. What may not: questions about it (``events.ledger``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Raw
+
+from events import facts as f
+from events.entities import (
+    CommandEntry,
+    Job,
+    Leadership,
+    LedgerState,
+    Node,
+    Run,
+    Worker,
+)
+from events.states import (
+    NODE_TABLE,
+    RUN_TABLE,
+    WORKER_TABLE,
+    IllegalTransition,
+    NodeState,
+    RunState,
+    WorkerState,
+    step,
+)
+
+PAST_INCARNATIONS: Final = 8
+REMEMBERED_LEADERSHIPS: Final = 1_000
+DEFINITION_BYTES: Final = 16 * 1024 * 1024
+"""Programs and environments of ended jobs that are kept for a start from what is remembered,
+in bytes of all together; the job that ended first loses its own first."""
+
+
+class Folding:
+    """The state, and what follows from it: live workers and held slots of each node,
+    commands without an outcome."""
+
+    def __init__(self, state: LedgerState | None = None) -> None:
+        self.state = state or LedgerState()
+        self.live_by_node: dict[str, dict[str, Worker]] = {}
+        self.pending: dict[str, CommandEntry] = {}
+        """Commands taken and without an outcome yet."""
+        self._held: dict[str, int] = {}
+        self._digests: dict[str, str] = {}
+        for worker in self.state.workers.values():
+            if not worker.gone:
+                self._hold(worker)
+        for command in self.state.commands.values():
+            if not command.done:
+                self.pending[command.command_id] = command
+
+    @property
+    def position(self) -> int:
+        return self.state.position
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        return self.state.nodes
+
+    @property
+    def workers(self) -> dict[str, Worker]:
+        return self.state.workers
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        return self.state.jobs
+
+    @property
+    def commands(self) -> dict[str, CommandEntry]:
+        return self.state.commands
+
+    def run_of(self, worker: Worker) -> Run:
+        return self.jobs[worker.job_id].run(worker.run_id)
+
+    # --- folding ------------------------------------------------------------------------
+
+    def apply(self, record: f.Record) -> None:
+        """Folds one record. Raises IllegalTransition for a fact that can't be."""
+        for fact in record.events:
+            try:
+                self.fold(fact, record.at, record.epoch)
+            except KeyError as error:
+                happening = type(fact).__struct_config__.tag
+                raise IllegalTransition("it", str(error), "unknown", str(happening)) from error
+        self.close_record(record.at)
+
+    def fold(self, fact: f.AnyFact, at: datetime, epoch: int) -> None:
+        """Folds one fact of the record that will stand at ``position + 1``."""
+        _FOLDS[type(fact)](self, fact, at, epoch)
+
+    def close_record(self, at: datetime) -> None:
+        """All facts of a record are folded: it has its position now."""
+        self.state.position += 1
+        self.state.at = at
+
+    def _leader_started(self, fact: f.LeaderStarted, at: datetime, epoch: int) -> None:
+        state = self.state
+        if fact.epoch <= state.epoch:
+            raise IllegalTransition("leader", str(fact.epoch), f"at {state.epoch}", "start")
+        state.epoch, state.cluster, state.scheduler = fact.epoch, fact.cluster, fact.scheduler
+        state.leaderships.append(Leadership(epoch=fact.epoch, start=state.position + 1))
+        del state.leaderships[:-REMEMBERED_LEADERSHIPS]
+
+    def _command_taken(self, fact: f.CommandTaken, at: datetime, epoch: int) -> None:
+        if fact.command_id in self.commands:
+            raise IllegalTransition("command", fact.command_id, "known", "command_taken")
+        entry = CommandEntry(
+            command_id=fact.command_id,
+            kind=fact.kind,
+            digest=fact.digest,
+            taken_at=at,
+            job_id=fact.job_id,
+            run_id=fact.run_id,
+            node_id=fact.node_id,
+            workers=fact.workers,
+            deadline=fact.deadline,
+        )
+        self.commands[fact.command_id] = entry
+        self.pending[fact.command_id] = entry
+
+    def _command_done(self, fact: f.CommandDone, at: datetime, epoch: int) -> None:
+        entry = self.pending.pop(fact.command_id, None)
+        if entry is None:
+            raise IllegalTransition("command", fact.command_id, "not pending", "command_done")
+        entry.done, entry.ok, entry.reply = True, fact.ok, fact.reply
+
+    def _commands_forgotten(self, fact: f.CommandForgotten, at: datetime, epoch: int) -> None:
+        for command_id in fact.command_ids:
+            self.commands.pop(command_id, None)
+
+    def _node_registered(self, fact: f.NodeRegistered, at: datetime, epoch: int) -> None:
+        known = self.nodes.get(fact.node_id)
+        past = list(known.past) if known else []
+        if known and known.incarnation != fact.incarnation:
+            past.append(known.incarnation)
+        self.nodes[fact.node_id] = Node(
+            node_id=fact.node_id,
+            incarnation=fact.incarnation,
+            task_slots=fact.task_slots,
+            state=known.state if known else NodeState.READY,
+            since=known.since if known else at,
+            machine_id=fact.machine_id,
+            addr=fact.addr,
+            labels=fact.labels,
+            version=fact.version,
+            watched=fact.watched,
+            cordon=known.cordon if known else NodeState.READY,
+            past=past[-PAST_INCARNATIONS:],
+        )
+
+    def _node_moved(self, fact: Any, target: NodeState, happening: str, at: datetime) -> Node:
+        node = self.nodes[fact.node_id]
+        node.state = step(NODE_TABLE, node.node_id, node.state, happening, target)
+        node.since = at
+        return node
+
+    def _node_expired(self, fact: f.NodeExpired, at: datetime, epoch: int) -> None:
+        self._node_moved(fact, NodeState.EXPIRED, "node_expired", at)
+
+    def _node_returned(self, fact: f.NodeReturned, at: datetime, epoch: int) -> None:
+        self._node_moved(fact, self.nodes[fact.node_id].cordon, "node_returned", at)
+
+    def _node_cordoned(self, fact: f.NodeCordoned, at: datetime, epoch: int) -> None:
+        expired = self.nodes[fact.node_id].expired
+        target = NodeState.EXPIRED if expired else NodeState.CORDONED
+        self._node_moved(fact, target, "node_cordoned", at).cordon = NodeState.CORDONED
+
+    def _node_uncordoned(self, fact: f.NodeUncordoned, at: datetime, epoch: int) -> None:
+        expired = self.nodes[fact.node_id].expired
+        target = NodeState.EXPIRED if expired else NodeState.READY
+        self._node_moved(fact, target, "node_uncordoned", at).cordon = NodeState.READY
+
+    def _node_forgotten(self, fact: f.NodeForgotten, at: datetime, epoch: int) -> None:
+        if self.live_by_node.get(fact.node_id):
+            raise IllegalTransition("node", fact.node_id, "holding workers", "node_forgotten")
+        self.nodes.pop(fact.node_id)
+        for worker_id in [w for w, node in self.state.orphans.items() if node == fact.node_id]:
+            del self.state.orphans[worker_id]
+
+    def _run_created(self, fact: f.RunCreated, at: datetime, epoch: int) -> None:
+        if fact.run_id <= self.state.highest_run.get(fact.job_id, 0):
+            raise IllegalTransition("run", f"{fact.job_id}/{fact.run_id}", "stale", "run_created")
+        self.state.highest_run[fact.job_id] = fact.run_id
+        job = self.jobs.setdefault(fact.job_id, Job(job_id=fact.job_id, name=fact.name))
+        job.name = fact.name
+        self._forget_definition(job)
+        run = Run(
+            job_id=fact.job_id,
+            run_id=fact.run_id,
+            command_id=fact.command_id,
+            state=RunState.WAITING,
+            since=at,
+            slots=fact.slots,
+            name=fact.name,
+            hash=fact.hash,
+            deadline=fact.deadline,
+            program=Raw(bytes(fact.program)),
+            wasm_path=fact.wasm_path,
+            env_vars=fact.env_vars,
+            scheduler_config=fact.scheduler_config,
+        )
+        job.runs.append(run)
+
+    def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
+        run = self.jobs[fact.job_id].run(fact.run_id)
+        who = f"{fact.job_id}/{fact.run_id}"
+        run.state = step(RUN_TABLE, who, run.state, happening, target)
+        run.since = at
+        return run
+
+    def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
+        run = self.jobs[fact.job_id].run(fact.run_id)
+        run.attempt = fact.attempt
+        if run.state is RunState.WAITING:
+            self._run_moved(fact, RunState.STARTING, "run_placed", at)
+
+    def _run_running(self, fact: f.RunRunning, at: datetime, epoch: int) -> None:
+        self._run_moved(fact, RunState.RUNNING, "run_running", at)
+
+    def _run_stopping(self, fact: f.RunStopping, at: datetime, epoch: int) -> None:
+        run = self._run_moved(fact, RunState.STOPPING, "run_stopping", at)
+        run.rollback, run.reason = fact.failed, fact.reason
+
+    def _run_ended(self, fact: f.RunEnded, at: datetime, epoch: int) -> None:
+        run = self._run_moved(fact, fact.state, "run_ended", at)
+        run.reason = fact.reason or run.reason
+        job = self.jobs[fact.job_id]
+        if job.current is not run:
+            _undefine(run)
+            return
+        kept = self.state.definitions
+        kept[job.job_id] = definition_size(run)
+        while sum(kept.values()) > DEFINITION_BYTES:
+            self._forget_definition(self.jobs[next(iter(kept))])
+
+    def _forget_definition(self, job: Job) -> None:
+        """An ended job can't be started again from what is remembered."""
+        if self.state.definitions.pop(job.job_id, None) is not None:
+            _undefine(job.current)
+
+    def _run_forgotten(self, fact: f.RunForgotten, at: datetime, epoch: int) -> None:
+        job = self.jobs[fact.job_id]
+        run = job.run(fact.run_id)
+        if job.current is run:
+            self._forget_definition(job)
+        self._forget_run(run)
+        job.runs.remove(run)
+
+    def _job_forgotten(self, fact: f.JobForgotten, at: datetime, epoch: int) -> None:
+        self.state.definitions.pop(fact.job_id, None)
+        for run in self.jobs.pop(fact.job_id).runs:
+            self._forget_run(run)
+
+    def _forget_run(self, run: Run) -> None:
+        for worker_id in run.workers:
+            if not self.workers.pop(worker_id).gone:
+                raise IllegalTransition("worker", worker_id, "live", "forgotten")
+
+    def _worker_assigned(self, fact: f.WorkerAssigned, at: datetime, epoch: int) -> None:
+        if fact.worker_id in self.workers:
+            raise IllegalTransition("worker", fact.worker_id, "known", "worker_assigned")
+        worker = Worker(
+            worker_id=fact.worker_id,
+            job_id=fact.job_id,
+            run_id=fact.run_id,
+            node_id=fact.node_id,
+            incarnation=fact.incarnation,
+            slots=fact.slots,
+            state=WorkerState.ASSIGNED,
+            since=at,
+            epoch=epoch,
+            position=self.position + 1,
+        )
+        self.workers[fact.worker_id] = worker
+        self.run_of(worker).workers.append(fact.worker_id)
+        self._hold(worker)
+
+    def _worker_moved(self, fact: Any, target: WorkerState, happening: str, at: datetime) -> Worker:
+        worker = self.workers[fact.worker_id]
+        if worker.gone:
+            raise IllegalTransition("worker", worker.worker_id, "gone", happening)
+        if worker.state is not target:
+            worker.since = at
+        worker.state = step(WORKER_TABLE, worker.worker_id, worker.state, happening, target)
+        self._digests.pop(worker.node_id, None)
+        return worker
+
+    def _worker_launched(self, fact: f.WorkerLaunched, at: datetime, epoch: int) -> None:
+        stopping = self.workers[fact.worker_id].state is WorkerState.STOPPING
+        target = WorkerState.STOPPING if stopping else WorkerState.RUNNING
+        worker = self._worker_moved(fact, target, "worker_launched", at)
+        self._heard_of(worker, fact, epoch)
+
+    def _worker_stopping(self, fact: f.WorkerStopping, at: datetime, epoch: int) -> None:
+        worker = self._worker_moved(fact, WorkerState.STOPPING, "worker_stopping", at)
+        worker.unwanted, worker.force = True, worker.force or fact.force
+        worker.grace_s, worker.reason = float(fact.grace_s), fact.reason
+        self._note_failure(worker, fact.reason)
+
+    def _worker_lost(self, fact: f.WorkerLost, at: datetime, epoch: int) -> None:
+        worker = self._worker_moved(fact, WorkerState.LOST, "worker_lost", at)
+        worker.reason = fact.reason
+        self._note_failure(worker, fact.reason)
+
+    def _worker_returned(self, fact: f.WorkerReturned, at: datetime, epoch: int) -> None:
+        worker = self._worker_moved(fact, WorkerState.RUNNING, "worker_returned", at)
+        worker.reason = ""
+        self._heard_of(worker, fact, epoch)
+
+    def _heard_of(
+        self, worker: Worker, fact: f.WorkerLaunched | f.WorkerReturned, epoch: int
+    ) -> None:
+        worker.launched, worker.acked, worker.incarnation = True, epoch, fact.incarnation
+        worker.pid, worker.seq = fact.pid or worker.pid, fact.seq
+
+    def _worker_ended(self, fact: f.WorkerEnded, at: datetime, epoch: int) -> None:
+        worker = self._worker_moved(fact, fact.state, "worker_ended", at)
+        worker.gone, worker.since, worker.launched = True, at, fact.launched
+        worker.exit_code, worker.signal = fact.exit_code, fact.signal
+        worker.reason = fact.reason or worker.reason
+        self._held[worker.node_id] -= worker.slots
+        del self.live_by_node[worker.node_id][worker.worker_id]
+        if not fact.launched:
+            self._note_failure(worker, fact.reason)
+
+    def _worker_orphaned(self, fact: f.WorkerOrphaned, at: datetime, epoch: int) -> None:
+        if not fact.stopped:
+            self.state.orphans[fact.worker_id] = fact.node_id
+
+    def _note_failure(self, worker: Worker, reason: str) -> None:
+        run = self.run_of(worker)
+        if run.state is RunState.STARTING:
+            run.failures[worker.node_id] = reason
+
+    def _hold(self, worker: Worker) -> None:
+        self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots
+        self.live_by_node.setdefault(worker.node_id, {})[worker.worker_id] = worker
+        self._digests.pop(worker.node_id, None)
+
+
+def definition_size(run: Run) -> int:
+    """Bytes of what a run was started with, as it counts for ``DEFINITION_BYTES``."""
+    env = sum(len(name) + len(value) for name, value in run.env_vars.items())
+    return len(bytes(run.program)) + env
+
+
+def _undefine(run: Run) -> None:
+    run.program, run.env_vars = Raw(b"{}"), {}
+
+
+_FOLDS: Final[dict[type, Callable[[Folding, Any, datetime, int], None]]] = {
+    f.LeaderStarted: Folding._leader_started,
+    f.CommandTaken: Folding._command_taken,
+    f.CommandDone: Folding._command_done,
+    f.CommandForgotten: Folding._commands_forgotten,
+    f.NodeRegistered: Folding._node_registered,
+    f.NodeExpired: Folding._node_expired,
+    f.NodeReturned: Folding._node_returned,
+    f.NodeCordoned: Folding._node_cordoned,
+    f.NodeUncordoned: Folding._node_uncordoned,
+    f.NodeForgotten: Folding._node_forgotten,
+    f.RunCreated: Folding._run_created,
+    f.RunPlaced: Folding._run_placed,
+    f.RunRunning: Folding._run_running,
+    f.RunStopping: Folding._run_stopping,
+    f.RunEnded: Folding._run_ended,
+    f.RunForgotten: Folding._run_forgotten,
+    f.JobForgotten: Folding._job_forgotten,
+    f.WorkerAssigned: Folding._worker_assigned,
+    f.WorkerLaunched: Folding._worker_launched,
+    f.WorkerStopping: Folding._worker_stopping,
+    f.WorkerLost: Folding._worker_lost,
+    f.WorkerReturned: Folding._worker_returned,
+    f.WorkerEnded: Folding._worker_ended,
+    f.WorkerOrphaned: Folding._worker_orphaned,
+}
