@@ -22,6 +22,25 @@ from msgspec import Meta, Struct
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import DEFAULT_EXPIRY_S, DEFAULT_HEARTBEAT_S, ENV_NAME_RE, Capacity, Id
+from events.settings import (
+    ConnectTimeout,
+    CredsFile,
+    Http,
+    LogFormat,
+    LogLevel,
+    NatsServer,
+    NkeyFile,
+    Password,
+    PositiveSeconds,
+    Root,
+    StateDir,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    Token,
+    User,
+    WorkerCommand,
+)
 from events.subjects import Subjects
 
 ENV_PREFIX: Final = "SLOTBUS_CFG_"
@@ -34,7 +53,6 @@ HTTP_OFF: Final = "off"
 LOG_MAX_BYTES: Final = 1024**3
 
 SchedulerName = Literal["process", "node", "embedded", "manual"]
-PositiveSeconds = Annotated[float, Meta(gt=0, le=86_400)]
 SlotNumber = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 C = TypeVar("C", bound=Struct)
@@ -43,48 +61,76 @@ Setting = object
 
 
 class ControllerConfig(Struct, kw_only=True, frozen=True):
-    """All that an operator can say about a controller. Times are in seconds.
+    """All that an operator can say about a controller. Times are in seconds."""
 
-    ``server``: NATS addresses joined by commas. ``state_dir``: empty means
-    ``default_state_dir``. ``http``: HOST:PORT of the operators' pages, ``off`` for none;
-    None means ``DEFAULT_HTTP`` or, where that is taken, a free port. ``worker_command``:
-    what a worker runs where neither the job nor its agent says; as text it is split like a
-    shell's words. ``task_slots``: what this machine offers under the process scheduler.
-    ``lease_ttl_s``: how long a dead leader is waited for. ``audit``: check the laws over
-    the log while it grows, and say which is broken.
-    """
-
-    server: str = DEFAULT_SERVER
-    scheduler: SchedulerName = "process"
-    root: str = "slotbus"
-    cluster: Id = "slotbus"
-    state_dir: str = ""
-    http: str | None = None
-    worker_command: list[str] = []
-    allow_job_command: bool = True
-    slots_per_process: SlotNumber = 16
-    task_slots: Capacity = 1_000
-    node_expiry_s: PositiveSeconds = DEFAULT_EXPIRY_S
-    heartbeat_s: PositiveSeconds = DEFAULT_HEARTBEAT_S
-    start_timeout_s: PositiveSeconds = 30.0
-    launch_timeout_s: PositiveSeconds = 10.0
-    stop_timeout_s: PositiveSeconds = 30.0
-    lease_ttl_s: Annotated[int, Meta(ge=1, le=3_600)] = 10
-    shutdown_timeout_s: PositiveSeconds = 10.0
-    connect_timeout_s: PositiveSeconds = CONNECT_TIMEOUT_S
-    audit: bool = True
-    log_max_bytes: Annotated[int, Meta(ge=1024 * 1024)] = LOG_MAX_BYTES
-    replicas: Annotated[int, Meta(ge=1, le=5)] = 1
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "console"] = "auto"
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    creds_file: str = ""
-    nkey_file: str = ""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
+    server: NatsServer = DEFAULT_SERVER
+    scheduler: Annotated[
+        SchedulerName,
+        Meta(
+            description="process: workers on this machine; node: on agents; embedded: as tasks "
+            "of the controller; manual: a person starts what is printed"
+        ),
+    ] = "process"
+    root: Root = "slotbus"
+    cluster: Annotated[Id, Meta(description="the cluster's name, in every worker's stamp")] = (
+        "slotbus"
+    )
+    state_dir: StateDir = ""
+    http: Http = None
+    worker_command: WorkerCommand = []
+    allow_job_command: Annotated[
+        bool, Meta(description="whether a job may bring its own command")
+    ] = True
+    slots_per_process: Annotated[
+        SlotNumber, Meta(description="the most slots of a worker, but for the node scheduler")
+    ] = 16
+    task_slots: Annotated[
+        Capacity,
+        Meta(description="slots of the controller's own node; the node scheduler has none"),
+    ] = 1_000
+    node_expiry_s: Annotated[
+        PositiveSeconds, Meta(description="a node silent for longer than this has expired")
+    ] = DEFAULT_EXPIRY_S
+    heartbeat_s: Annotated[
+        PositiveSeconds, Meta(description="how often agents are told to say that they live")
+    ] = DEFAULT_HEARTBEAT_S
+    start_timeout_s: Annotated[
+        PositiveSeconds,
+        Meta(description="by then all workers of a start are launched, or it has failed"),
+    ] = 30.0
+    launch_timeout_s: Annotated[
+        PositiveSeconds, Meta(description="for the launch of one worker on one node")
+    ] = 10.0
+    stop_timeout_s: Annotated[
+        PositiveSeconds,
+        Meta(description="beyond a stop's grace; then it answers, with what is unconfirmed"),
+    ] = 30.0
+    lease_ttl_s: Annotated[
+        int, Meta(ge=1, le=3_600, description="how long a dead leader is waited for")
+    ] = 10
+    shutdown_timeout_s: Annotated[
+        PositiveSeconds, Meta(description="for an orderly end: what is under way may finish")
+    ] = 10.0
+    connect_timeout_s: ConnectTimeout = CONNECT_TIMEOUT_S
+    audit: Annotated[
+        bool,
+        Meta(description="check the laws over the log while it grows, and say which is broken"),
+    ] = True
+    log_max_bytes: Annotated[
+        int,
+        Meta(ge=1024 * 1024, description="bytes of the event log at which nothing more is decided"),
+    ] = LOG_MAX_BYTES
+    replicas: Annotated[int, Meta(ge=1, le=5, description="of the streams, on a NATS cluster")] = 1
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+    user: User = ""
+    password: Password = ""
+    token: Token = ""
+    creds_file: CredsFile = ""
+    nkey_file: NkeyFile = ""
+    tls_ca: TlsCa = ""
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
 
     def access(self) -> Access:
         """Who we are to the NATS server."""

@@ -19,6 +19,19 @@ from msgspec import Meta, Struct, structs
 from controller.config import DEFAULT_SERVER, ControllerConfig, access_of, load
 from events.asking import Patience
 from events.connection import CONNECT_TIMEOUT_S, Access
+from events.settings import (
+    ConnectTimeout,
+    CredsFile,
+    NatsServer,
+    NkeyFile,
+    Password,
+    Root,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    Token,
+    User,
+)
 from events.subjects import Subjects
 from schedulers.node.config import AgentConfig
 
@@ -26,21 +39,23 @@ NOTE_SUFFIX: Final = ".up"
 
 
 class ClientConfig(Struct, kw_only=True, frozen=True):
-    """What ``SLOTBUS_CFG_*`` and flags say to a client. ``server`` empty: look for one.
-    ``patience_s``: seconds for which a controller is waited for where none answers."""
+    """What ``SLOTBUS_CFG_*`` and flags say to a client. ``server`` empty: look for one."""
 
-    server: str = ""
-    root: str = "slotbus"
-    connect_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = CONNECT_TIMEOUT_S
-    patience_s: Annotated[float, Meta(ge=0, le=86_400)] = Patience().absent_s
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    creds_file: str = ""
-    nkey_file: str = ""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
+    server: NatsServer = ""
+    root: Root = "slotbus"
+    connect_timeout_s: ConnectTimeout = CONNECT_TIMEOUT_S
+    patience_s: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="how long a controller is waited for where none answers"),
+    ] = Patience().absent_s
+    user: User = ""
+    password: Password = ""
+    token: Token = ""
+    creds_file: CredsFile = ""
+    nkey_file: NkeyFile = ""
+    tls_ca: TlsCa = ""
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
 
     def access(self) -> Access:
         """Who we are to the NATS server."""

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,50 +18,76 @@ from msgspec import Meta, Struct
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import ID_RE, Capacity
+from events.settings import (
+    ConnectTimeout,
+    CredsFile,
+    Http,
+    LogFormat,
+    LogLevel,
+    NatsServer,
+    NkeyFile,
+    Password,
+    PositiveSeconds,
+    Root,
+    StateDir,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    Token,
+    User,
+    WorkerCommand,
+)
 from events.subjects import Subjects
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
-PositiveSeconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class AgentConfig(Struct, kw_only=True, frozen=True):
-    """All that an operator can say about an agent. Times are in seconds.
+    """All that an operator can say about an agent. Times are in seconds."""
 
-    ``server``: NATS addresses joined by commas. ``node_id``: empty means the host's name.
-    ``slots``: what the node offers. ``state_dir``: where its supervisor lives, of this node
-    alone; empty means a folder under the user's state directory. ``worker_command``: what a
-    worker runs where its job does not say. ``addr``: what the node tells others about where
-    it is; empty means the host's name. ``machine_id``: agents of one node_id on different
-    machines are kept apart by it; empty means the machine's own. ``http``: HOST:PORT of the
-    operators' pages, ``off`` for none. ``stop_workers_on_exit``: workers end with the agent
-    instead of staying with the supervisor; ``exit_grace_s`` is what they then get between
-    TERM and KILL.
-    """
-
-    server: str = DEFAULT_SERVER
-    root: str = "slotbus"
-    node_id: str = ""
-    slots: Capacity = 16
-    labels: dict[str, str] = {}
-    state_dir: str = ""
-    worker_command: list[str] = []
-    addr: str = ""
-    machine_id: str = ""
-    http: str | None = None
-    stop_workers_on_exit: bool = False
-    exit_grace_s: PositiveSeconds = 10.0
-    connect_timeout_s: PositiveSeconds = CONNECT_TIMEOUT_S
-    request_timeout_s: PositiveSeconds = 5.0
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "json", "console"] = "auto"
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    creds_file: str = ""
-    nkey_file: str = ""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
+    server: NatsServer = DEFAULT_SERVER
+    root: Root = "slotbus"
+    node_id: Annotated[
+        str,
+        Meta(description="1 to 128 of letters, digits, `_` and `-`; empty: the host's name"),
+    ] = ""
+    slots: Annotated[Capacity, Meta(description="what the node offers")] = 16
+    labels: Annotated[
+        dict[str, str], Meta(description="for the `selector` of a job; as text `k=v`, by commas")
+    ] = {}
+    state_dir: StateDir = ""
+    worker_command: WorkerCommand = []
+    addr: Annotated[
+        str, Meta(description="where the node is, shown to people; empty: the host's name")
+    ] = ""
+    machine_id: Annotated[
+        str,
+        Meta(
+            description="keeps agents of one node_id on different machines apart; "
+            "empty: the machine's own"
+        ),
+    ] = ""
+    http: Http = None
+    stop_workers_on_exit: Annotated[
+        bool, Meta(description="workers end with the agent instead of staying with the supervisor")
+    ] = False
+    exit_grace_s: Annotated[
+        PositiveSeconds, Meta(description="what they then get between TERM and KILL")
+    ] = 10.0
+    connect_timeout_s: ConnectTimeout = CONNECT_TIMEOUT_S
+    request_timeout_s: Annotated[
+        PositiveSeconds, Meta(description="for the controller's answers")
+    ] = 5.0
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+    user: User = ""
+    password: Password = ""
+    token: Token = ""
+    creds_file: CredsFile = ""
+    nkey_file: NkeyFile = ""
+    tls_ca: TlsCa = ""
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
 
     def access(self) -> Access:
         """Who we are to the NATS server."""
