@@ -22,27 +22,39 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from events.codec import encode, error_from_body
+from events.connection import request
+from events.denials import Denials
+from events.denials import Denied as Denied
 from events.errors import CommandTimeout, Internal, SlotbusError, TooLarge
 from events.messages import (
     Command,
     CordonReq,
+    JobReply,
     JobsReply,
+    LeaderReply,
     Message,
+    NodeDetailReply,
     NodeReply,
     NodesReply,
+    QueryJob,
     QueryJobs,
+    QueryLeader,
+    QueryNode,
     QueryNodes,
+    QueryWorker,
     QueryWorkers,
     StartPipelineReq,
     StartReply,
     StopReply,
     StopWorkersReq,
     UncordonReq,
+    WorkerReply,
     WorkersReply,
 )
 from events.subjects import Subjects
 
-Query: TypeAlias = QueryWorkers | QueryJobs | QueryNodes
+PagedQuery: TypeAlias = QueryWorkers | QueryJobs | QueryNodes
+Query: TypeAlias = PagedQuery | QueryJob | QueryNode | QueryWorker | QueryLeader
 Request: TypeAlias = Command | Query
 
 STATUS_HEADER: Final = "Nats-Service-Error-Code"
@@ -75,13 +87,6 @@ class LinkClosed(LinkDown):
     """The connection is closed for good: connect again."""
 
     retriable: ClassVar[bool] = False
-
-
-class Denied(SlotbusError):
-    """The NATS server does not let us publish or listen there."""
-
-    code: ClassVar[str] = "denied"
-    status: ClassVar[int] = 403
 
 
 class Patience(Struct, frozen=True, kw_only=True):
@@ -120,6 +125,10 @@ ROUTES: Final[dict[type[Message], Route]] = {
     QueryWorkers: Route("query", "workers", WorkersReply),
     QueryJobs: Route("query", "jobs", JobsReply),
     QueryNodes: Route("query", "nodes", NodesReply),
+    QueryJob: Route("query", "job", JobReply),
+    QueryNode: Route("query", "node", NodeDetailReply),
+    QueryWorker: Route("query", "worker", WorkerReply),
+    QueryLeader: Route("query", "leader", LeaderReply),
 }
 
 
@@ -135,25 +144,21 @@ class Asker:
         *,
         patience: Patience | None = None,
         retrying: Callable[[SlotbusError], None] | None = None,
+        denials: Denials | None = None,
     ) -> None:
         self.nc = nc
+        self._denials = denials or Denials()
         self._subjects = subjects
         self._patience = patience or Patience()
         self._retrying = retrying or (lambda _error: None)
-        self._denials: list[str] = []
 
-    def denied(self, error: Exception) -> None:
-        """The server's word on a publish that it refused; the request itself only times
-        out."""
-        self._denials.append(str(error))
-
-    async def ask(self, request: Request) -> bytes:
+    async def ask(self, message: Request) -> bytes:
         """The body of the reply. A command must carry its ``command_id``.
 
         Raises the error that the reply holds, and NoController, NoAnswer, LinkDown,
         Denied, TooLarge.
         """
-        question = _Question(request, self._subjects, self._patience)
+        question = _Question(message, self._subjects, self._patience)
         while True:
             try:
                 return await self._attempt(question)
@@ -166,11 +171,10 @@ class Asker:
             await asyncio.sleep(pause)
 
     async def _attempt(self, question: _Question) -> bytes:
-        del self._denials[:]
+        subject = question.subject
+        asking = request(self.nc, subject, question.body(), question.attempt_s())
         try:
-            reply = await self.nc.request(
-                question.subject, question.body(), timeout=question.attempt_s()
-            )
+            reply = await self._denials.unless_denied(asking, subject)
         except nats.errors.Error as error:
             raise self._explained(error, question) from error
         refusal = _refusal(reply)
@@ -193,9 +197,6 @@ class Asker:
                 unit="bytes",
             )
         if isinstance(error, nats.errors.TimeoutError):
-            said = next((text for text in self._denials if subject in text), None)
-            if said is not None:
-                return Denied(f"the NATS server refuses us {subject}: {said}", subject=subject)
             return NoAnswer(
                 f"no answer on {subject} within {question.spent_s():.0f} s: "
                 "it may have been done, or not",

@@ -14,32 +14,41 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
 from nats.aio.client import Client
 
-from events.asking import Asker, Patience, Query
+from events.access import DEFAULT_INBOX_PREFIX
+from events.asking import Asker, PagedQuery, Patience, Query
 from events.codec import convert, decode
+from events.connecting import Connecting
 from events.connection import CONNECT_TIMEOUT_S, Access, Hooks, connect
+from events.denials import Denials
 from events.errors import Internal, Invalid, SlotbusError, UnknownJob
 from events.following import EventRecord, Follower, Start
 from events.ids import ID_RE, Position
 from events.messages import (
     Command,
     CordonReq,
+    JobReply,
     JobRow,
     JobsReply,
+    LeaderReply,
     LogLines,
+    NodeDetailReply,
     NodeReply,
     NodeRow,
     NodesReply,
+    QueryJob,
     QueryJobs,
+    QueryLeader,
+    QueryNode,
     QueryNodes,
+    QueryWorker,
     QueryWorkers,
     SchedulerConfig,
     StartPipelineReq,
@@ -47,6 +56,7 @@ from events.messages import (
     StopReply,
     StopWorkersReq,
     UncordonReq,
+    WorkerReply,
     WorkerRow,
     WorkersReply,
 )
@@ -113,13 +123,18 @@ class SlotbusClient:
         *,
         patience: Patience | None = None,
         retrying: Retrying | None = None,
+        denials: Denials | None = None,
     ) -> None:
         """Over a connection of your own, which stays yours to close; ``connect`` makes
-        one. ``retrying`` hears of failed attempts that are repeated."""
+        one. ``retrying`` hears of failed attempts that are repeated; ``denials`` is told
+        of what the server forbids, where somebody tells it."""
         self.nc = nc
         self.subjects = Subjects(root)
-        self._asker = Asker(nc, self.subjects, patience=patience, retrying=retrying)
-        self._log_asker = Asker(nc, self.subjects, patience=_LOG_PATIENCE)
+        self._denials = denials or Denials()
+        self._asker = Asker(
+            nc, self.subjects, patience=patience, retrying=retrying, denials=self._denials
+        )
+        self._log_asker = Asker(nc, self.subjects, patience=_LOG_PATIENCE, denials=self._denials)
 
     @classmethod
     def connect(
@@ -132,7 +147,7 @@ class SlotbusClient:
         patience: Patience | None = None,
         retrying: Retrying | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> Connecting:
+    ) -> Connecting[SlotbusClient]:
         """``async with`` it, or await it and call ``close`` yourself.
 
         ``server``: addresses joined by commas; else ``NATS_URL``, else the local default.
@@ -141,22 +156,16 @@ class SlotbusClient:
         """
 
         async def make() -> SlotbusClient:
-            made: list[SlotbusClient] = []
-
-            def denied(error: Exception) -> None:
-                for client in made:
-                    client._asker.denied(error)
-
+            prefix = access.inbox_prefix if access else ""
+            denials = Denials(prefix or DEFAULT_INBOX_PREFIX)
             nc = await connect(
                 server or os.environ.get("NATS_URL") or DEFAULT_SERVER,
                 name=name,
                 access=access,
-                hooks=Hooks(denied=denied),
+                hooks=Hooks(denied=denials.heard, reconnected=denials.reconnected),
                 connect_timeout_s=connect_timeout_s,
             )
-            client = cls(nc, root, patience=patience, retrying=retrying)
-            made.append(client)
-            return client
+            return cls(nc, root, patience=patience, retrying=retrying, denials=denials)
 
         return Connecting(make)
 
@@ -212,10 +221,16 @@ class SlotbusClient:
     # --- queries ------------------------------------------------------------------------
 
     async def workers(
-        self, job_id: str | None = None, *, run_id: int | None = None, include_ended: bool = False
+        self,
+        job_id: str | None = None,
+        *,
+        run_id: int | None = None,
+        node_id: str | None = None,
+        include_ended: bool = False,
     ) -> list[WorkerRow]:
-        """Workers alive, of one job or of all; ``include_ended``: those remembered too."""
-        query = QueryWorkers(job_id=job_id, run_id=run_id, all=include_ended)
+        """Workers alive, of one job, one node or of all; ``include_ended``: those remembered
+        too."""
+        query = QueryWorkers(job_id=job_id, run_id=run_id, node_id=node_id, all=include_ended)
         pages = await self.pages(query)
         return [row for page in pages for row in decode(page, WorkersReply).workers]
 
@@ -229,9 +244,33 @@ class SlotbusClient:
         pages = await self.pages(QueryNodes(node_id=node_id))
         return [row for page in pages for row in decode(page, NodesReply).nodes]
 
-    async def pages(self, query: Query) -> list[bytes]:
+    async def job(self, job_id: str, *, run_id: int | None = None) -> JobReply:
+        """Everything about one run of a job, the newest unless said otherwise. Raises
+        UnknownJob."""
+        query = convert({"job_id": job_id, "run_id": run_id}, QueryJob)
+        return decode(await self.query(query), JobReply)
+
+    async def node(self, node_id: str) -> NodeDetailReply:
+        """Everything about one node but its workers. Raises UnknownNode."""
+        query = convert({"node_id": node_id}, QueryNode)
+        return decode(await self.query(query), NodeDetailReply)
+
+    async def worker(self, worker_id: str) -> WorkerReply:
+        """Everything about one worker. Raises UnknownWorker."""
+        query = convert({"worker_id": worker_id}, QueryWorker)
+        return decode(await self.query(query), WorkerReply)
+
+    async def leader(self) -> LeaderReply:
+        """Who leads, and what its clock says."""
+        return decode(await self.query(QueryLeader()), LeaderReply)
+
+    async def pages(self, query: PagedQuery) -> list[bytes]:
         """The bodies of all replies to a query, one for each page."""
         return await _pages(self._asker, query)
+
+    async def query(self, query: Query) -> bytes:
+        """The body of the reply to a query, or of its first page."""
+        return await self._asker.ask(query)
 
     # --- watching -----------------------------------------------------------------------
 
@@ -264,7 +303,10 @@ class SlotbusClient:
         else:
             start = Start(after=Position(since or 0))
         stream = self.subjects.event_stream
-        return Follower(self.nc, stream, subject, start=start, follow=follow).records()
+        reader = Follower(
+            self.nc, stream, subject, start=start, follow=follow, denials=self._denials
+        )
+        return reader.records()
 
     def logs(
         self,
@@ -313,36 +355,11 @@ class SlotbusClient:
         return reader.lines(follow=follow)
 
 
-class Connecting:
-    """A client on its way: awaited it is the client; as a context it is closed at the
-    end."""
-
-    def __init__(self, make: Callable[[], Awaitable[SlotbusClient]]) -> None:
-        self._make = make
-        self._client: SlotbusClient | None = None
-
-    def __await__(self) -> Generator[Any, None, SlotbusClient]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> SlotbusClient:
-        self._client = await self._make()
-        return self._client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-
 class _Next(Struct):
     next: str = ""
 
 
-async def _pages(asker: Asker, query: Query) -> list[bytes]:
+async def _pages(asker: Asker, query: PagedQuery) -> list[bytes]:
     pages: list[bytes] = []
     while True:
         body = await asker.ask(query)

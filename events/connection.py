@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final
 
 import nats.errors
 import structlog
-from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from events.access import Access as Access
+from events.access import AccessUnusable, client_options
 from events.errors import SlotbusError
+from events.failures import ADVICE, NoTls, Why, classify
 
 CONNECT_TIMEOUT_S: Final = 5.0
 RECONNECT_WAIT_S: Final = 0.5
@@ -31,18 +31,6 @@ PING_INTERVAL_S: Final = 10
 """A silent peer is noticed after three of these; nats-py's own default takes six minutes."""
 
 FLUSH_TIMEOUT_S: Final = 5
-
-Why: TypeAlias = Literal["refused", "auth", "tls", "no_such_host", "timeout", "setup", "other"]
-
-_ADVICE: Final[dict[Why, str]] = {
-    "refused": "no NATS server listens there",
-    "auth": "the server refused the credentials",
-    "tls": "no secure connection could be made",
-    "no_such_host": "the host name is not known",
-    "timeout": "no answer in time",
-    "setup": "the address or the credentials can't be used",
-    "other": "the connection failed",
-}
 
 _log = structlog.get_logger("slotbus.connection")
 
@@ -55,28 +43,8 @@ class ConnectionFailed(SlotbusError):
     retriable: ClassVar[bool] = True
 
     def __init__(self, why: Why, server: str, cause: str) -> None:
-        super().__init__(f"{server}: {_ADVICE[why]} ({cause})", why=why, server=server)
+        super().__init__(f"{server}: {ADVICE[why]} ({cause})", why=why, server=server)
         self.why: Why = why
-
-
-class Access(Struct, frozen=True, kw_only=True):
-    """Who we are to the server, where the address does not say it already.
-
-    ``creds_file``, ``nkey_file`` and the ``tls_*`` files are paths in PEM or NATS's own
-    formats. With ``tls_ca`` only servers signed by it are trusted.
-    """
-
-    user: str = ""
-    password: str = ""
-    token: str = ""
-    creds_file: str = ""
-    nkey_file: str = ""
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-
-    def __repr__(self) -> str:
-        return "Access(...)"
 
 
 def _nothing() -> None:
@@ -103,6 +71,19 @@ class Hooks:
     closed: Callable[[], None] = _nothing
 
 
+class _TlsOnly(Client):
+    """A client that was told to use TLS, and so sends nothing to a server without.
+
+    nats-py (2.16) would go on in the clear, credentials and all; it has no option against
+    that, and looks at the server's greeting in this one place before it says anything.
+    """
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and not info.get("tls_required"):
+            raise NoTls
+        await super()._process_info(info, initial_connection)
+
+
 @dataclass
 class _Link:
     """The callbacks of one connection, and what they saw before it was made."""
@@ -110,7 +91,7 @@ class _Link:
     name: str
     hooks: Hooks
     servers: int
-    nc: Client = field(default_factory=Client)
+    nc: Client
     made: bool = False
     down: bool = False
     failures: list[Exception] = field(default_factory=list)
@@ -155,7 +136,6 @@ async def connect(
     name: str,
     access: Access | None = None,
     hooks: Hooks | None = None,
-    inbox_prefix: str = "_INBOX",
     pending_size: int = 0,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ping_interval_s: int = PING_INTERVAL_S,
@@ -165,8 +145,7 @@ async def connect(
     Fails when every address was tried once or ``connect_timeout_s`` seconds are over;
     once connected, reconnects forever. ``pending_size`` in bytes: how much may wait for a
     lost connection to come back; 0 means that what can't be sent now fails now (nats-py
-    raises OutboundBufferLimitError). Give each role its own ``inbox_prefix`` where the
-    server restricts who may listen where.
+    raises OutboundBufferLimitError).
 
     Raises ConnectionFailed.
     """
@@ -174,11 +153,13 @@ async def connect(
     shown = ",".join(_without_password(part) for part in servers) or "(no address)"
     if not servers:
         raise ConnectionFailed("setup", shown, "give an address such as nats://127.0.0.1:4222")
-    link = _Link(name=name, hooks=hooks or Hooks(), servers=len(servers))
+    access = access or Access()
+    client = _TlsOnly() if access.wants_tls else Client()
+    link = _Link(name=name, hooks=hooks or Hooks(), servers=len(servers), nc=client)
     wait = random.uniform(RECONNECT_WAIT_S / 2, RECONNECT_WAIT_S * 1.5)
     try:
-        options = _access_options(access or Access())
-    except (OSError, ssl.SSLError) as error:
+        options = client_options(access)
+    except AccessUnusable as error:
         raise ConnectionFailed("setup", shown, str(error)) from error
     connecting = asyncio.create_task(
         link.nc.connect(
@@ -188,7 +169,6 @@ async def connect(
             disconnected_cb=link.on_disconnected,
             reconnected_cb=link.on_reconnected,
             closed_cb=link.on_closed,
-            inbox_prefix=inbox_prefix,
             pending_size=pending_size,
             ping_interval=ping_interval_s,
             max_reconnect_attempts=-1,
@@ -239,7 +219,7 @@ async def _first_connect(
     if isinstance(outcome, Exception):
         causes.append(outcome)
     why = classify(causes[-1]) if causes else "timeout"
-    if why == "other" and link.nc._server_info.get("auth_required"):
+    if why in ("other", "hung_up") and link.nc._server_info.get("auth_required"):
         why = "auth"  # the server hangs up so fast that its reason is often lost
     cause = str(causes[-1]) or repr(causes[-1]) if causes else f"waited {timeout_s:g} s"
     raise ConnectionFailed(why, shown, cause) from (causes[-1] if causes else None)
@@ -263,43 +243,6 @@ async def request(
     if task is not None and task.cancelling() > cancelled:
         raise asyncio.CancelledError
     return answer
-
-
-def classify(error: BaseException) -> Why:
-    """Which of the ways to fail an error of a first connect stands for."""
-    text = str(error).lower()
-    if isinstance(error, ssl.SSLError | ssl.CertificateError) or "secure connection" in text:
-        return "tls"
-    if isinstance(error, socket.gaierror):
-        return "no_such_host"
-    # asyncio joins the refusals of several addresses of a host into one plain OSError
-    if isinstance(error, ConnectionRefusedError) or "connect call failed" in text:
-        return "refused"
-    if "authorization" in text or "authentication" in text:
-        return "auth"
-    if isinstance(error, TimeoutError | nats.errors.TimeoutError):
-        return "timeout"
-    if isinstance(error, FileNotFoundError | PermissionError | ImportError) or "url" in text:
-        return "setup"
-    return "other"
-
-
-def _access_options(access: Access) -> dict[str, Any]:
-    """What nats-py's connect is told about us. Raises OSError for files it can't read."""
-    pairs = {
-        "user": access.user,
-        "password": access.password,
-        "token": access.token,
-        "user_credentials": access.creds_file,
-        "nkeys_seed": access.nkey_file,
-    }
-    options: dict[str, Any] = {name: value for name, value in pairs.items() if value}
-    if access.tls_ca or access.tls_cert:
-        context = ssl.create_default_context(cafile=access.tls_ca or None)
-        if access.tls_cert:
-            context.load_cert_chain(access.tls_cert, access.tls_key or None)
-        options["tls"] = context
-    return options
 
 
 def _without_password(address: str) -> str:

@@ -55,6 +55,13 @@ class UnknownNode(SlotbusError):
     status = 404
 
 
+class UnknownWorker(SlotbusError):
+    """No worker of this id is remembered."""
+
+    code = "unknown_worker"
+    status = 404
+
+
 class NotEnoughSlots(SlotbusError):
     """Too few free slots. ``slots_needed`` is the shortage: asked minus free (Arroyo)."""
 
@@ -142,8 +149,8 @@ class Internal(SlotbusError):
 _BY_CODE: dict[str, type[SlotbusError]] = {
     cls.code: cls
     for cls in (
-        Invalid, UnknownJob, UnknownNode, NotEnoughSlots, StaleRun, RunActive, DuplicateNode,
-        NotLeader, CommandTimeout, Overloaded, StartFailed, TooLarge, Internal,
+        Invalid, UnknownJob, UnknownNode, UnknownWorker, NotEnoughSlots, StaleRun, RunActive,
+        DuplicateNode, NotLeader, CommandTimeout, Overloaded, StartFailed, TooLarge, Internal,
     )
 }  # fmt: skip
 

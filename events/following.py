@@ -27,6 +27,7 @@ from nats.aio.subscription import Subscription
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from events.asking import LinkClosed, link_error
+from events.denials import Denials
 from events.errors import Invalid, SlotbusError
 from events.facts import AnyFact
 from events.ids import Position
@@ -51,6 +52,13 @@ class NoEvents(SlotbusError):
 
     code: ClassVar[str] = "no_events"
     status: ClassVar[int] = 404
+
+
+class NoJetStream(SlotbusError):
+    """The server or our account has no JetStream, so nothing is kept there."""
+
+    code: ClassVar[str] = "no_jetstream"
+    status: ClassVar[int] = 503
 
 
 class EventRecord(Struct, kw_only=True, frozen=True):
@@ -139,9 +147,17 @@ class Follower:
     """One reader of the event stream; iterate over ``records()`` once."""
 
     def __init__(
-        self, nc: Client, stream: str, subject: str, *, start: Start, follow: bool
+        self,
+        nc: Client,
+        stream: str,
+        subject: str,
+        *,
+        start: Start,
+        follow: bool,
+        denials: Denials | None = None,
     ) -> None:
         self._nc = nc
+        self._denials = denials or Denials()
         self._stream = stream
         self._subject = subject
         self._start = start
@@ -180,6 +196,11 @@ class Follower:
                 "no events are kept on this NATS server: no controller was ever here, "
                 f"or under another root (there is no stream {self._stream})",
                 stream=self._stream,
+            )
+        if isinstance(error, nats.js.errors.ServiceUnavailableError):
+            return NoJetStream(
+                "JetStream is not enabled on this NATS server, or not for this account: events "
+                "are kept there"
             )
         if isinstance(error, nats.js.errors.Error):
             return NoEvents(f"events can't be read from this NATS server: {error}")
@@ -225,7 +246,9 @@ class Follower:
             config.deliver_policy = DeliverPolicy.BY_START_TIME
             config.opt_start_time = self._start.time
         js = self._nc.jetstream(timeout=SETUP_TIMEOUT_S)
-        info = await js.add_consumer(self._stream, config)
+        info = await self._denials.unless_denied(
+            js.add_consumer(self._stream, config), f"$JS.API.CONSUMER.CREATE.{self._stream}"
+        )
         self._found = True
         self._last_consumer_seq = 0
         delivered = info.delivered.consumer_seq if info.delivered else 0

@@ -174,6 +174,7 @@ class QueryWorkers(Message, kw_only=True, frozen=True):
 
     job_id: Id | None = None
     run_id: RunNumber | None = None
+    node_id: Id | None = None
     all: bool = False
     limit: PageLimit = 1_000
     cursor: str = ""
@@ -189,6 +190,29 @@ class QueryNodes(Message, kw_only=True, frozen=True):
     node_id: Id | None = None
     limit: PageLimit = 1_000
     cursor: str = ""
+
+
+class QueryJob(Message, kw_only=True, frozen=True):
+    """Everything about one run of a job: the newest, unless ``run_id`` says otherwise."""
+
+    job_id: Id
+    run_id: RunNumber | None = None
+
+
+class QueryNode(Message, kw_only=True, frozen=True):
+    """Everything about one node but its workers, which ``QueryWorkers`` lists."""
+
+    node_id: Id
+
+
+class QueryWorker(Message, kw_only=True, frozen=True):
+    """Everything about one worker."""
+
+    worker_id: Id
+
+
+class QueryLeader(Message, kw_only=True, frozen=True):
+    """Who leads, and what its clock says."""
 
 
 class WorkerRow(Message, kw_only=True, frozen=True):
@@ -246,6 +270,93 @@ class JobsReply(Message, kw_only=True, frozen=True):
 class NodesReply(Message, kw_only=True, frozen=True):
     nodes: list[NodeRow]
     next: str = ""
+
+
+class RunRow(Message, kw_only=True, frozen=True):
+    """A remembered run of a job."""
+
+    run_id: int
+    state: RunState
+    slots: int
+    workers: int
+    since: datetime
+    reason: str = ""
+
+
+class JobReply(Message, kw_only=True, frozen=True):
+    """One run of a job, and all that are remembered, oldest first.
+
+    ``defined``: ``program`` and ``env_vars`` are what the run was started with. They are
+    kept while it runs, and after its end while it is the job's newest and there is room;
+    else both are empty here. ``failures``: why launches failed, by node.
+    """
+
+    job_id: str
+    name: str
+    run_id: int
+    state: RunState
+    since: datetime
+    slots: int
+    workers: int
+    command_id: str
+    hash: str
+    defined: bool
+    program: Raw = Raw(b"{}")
+    wasm_path: str = ""
+    env_vars: dict[str, str] = {}
+    scheduler_config: SchedulerConfig = SchedulerConfig()
+    deadline: datetime
+    attempt: int = 0
+    failures: dict[str, str] = {}
+    reason: str = ""
+    highest_run: int
+    runs: list[RunRow] = []
+
+
+class NodeDetailReply(Message, kw_only=True, frozen=True):
+    """``past``: incarnations that were superseded; ``orphans``: workers seen there that the
+    log can't confirm; ``watched``: it must send heartbeats or expire."""
+
+    node: NodeRow
+    since: datetime
+    incarnation: str
+    machine_id: str = ""
+    watched: bool = True
+    cordon: NodeState = NodeState.READY
+    past: list[str] = []
+    orphans: list[str] = []
+
+
+class WorkerReply(Message, kw_only=True, frozen=True):
+    """``epoch`` and ``position`` are those of the decision to start it; ``unwanted``: it was
+    decided to stop it; ``gone``: its end is in the log; ``seq``: the agent's count when it
+    was launched."""
+
+    worker: WorkerRow
+    incarnation: str
+    epoch: int
+    position: int
+    launched: bool = False
+    unwanted: bool = False
+    gone: bool = False
+    force: bool = False
+    grace_s: float = 0.0
+    seq: int = 0
+
+
+class LeaderReply(Message, kw_only=True, frozen=True):
+    """``position``: of the log's last record; ``now``: the leader's clock, which is the
+    cluster's; ``pending``: commands without an outcome yet; ``workers``: those alive."""
+
+    epoch: int
+    position: int
+    now: datetime
+    cluster: str
+    scheduler: str
+    nodes: int
+    jobs: int
+    workers: int
+    pending: int
 
 
 # --- node traffic -----------------------------------------------------------------------

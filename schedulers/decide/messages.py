@@ -16,17 +16,25 @@ from events.messages import (
     HeartbeatNodeReq,
     HeartbeatReply,
     InventoryReply,
+    JobReply,
     JobsReply,
+    LeaderReply,
+    NodeDetailReply,
     NodeReply,
     NodesReply,
+    QueryJob,
     QueryJobs,
+    QueryLeader,
+    QueryNode,
     QueryNodes,
+    QueryWorker,
     QueryWorkers,
     RegisterNodeReq,
     RegisterReply,
     StartReply,
     StopReply,
     WorkerFinishedReq,
+    WorkerReply,
     WorkersReply,
 )
 from schedulers.launcher import Assignment, StopOrder
@@ -127,7 +135,9 @@ class LedRead(Struct, frozen=True):
 Outcome: TypeAlias = (
     Launched | LaunchFailed | LaunchUncertain | StopAnswered | InventoryTaken | InventoryFailed
 )
-Query: TypeAlias = QueryWorkers | QueryJobs | QueryNodes
+Query: TypeAlias = (
+    QueryWorkers | QueryJobs | QueryNodes | QueryJob | QueryNode | QueryWorker | QueryLeader
+)
 NodeTraffic: TypeAlias = RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
 Inbound: TypeAlias = Command | Query | NodeTraffic | Outcome | Tick | Grace | LedRead
 Reply: TypeAlias = (
@@ -137,6 +147,10 @@ Reply: TypeAlias = (
     | WorkersReply
     | JobsReply
     | NodesReply
+    | JobReply
+    | NodeDetailReply
+    | WorkerReply
+    | LeaderReply
     | RegisterReply
     | HeartbeatReply
     | FinishedReply

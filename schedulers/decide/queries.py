@@ -10,15 +10,25 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from events.entities import Job, Node, Worker
+from events.entities import Job, Node, Run, Worker
+from events.errors import UnknownJob, UnknownNode, UnknownWorker
 from events.messages import (
+    JobReply,
     JobRow,
     JobsReply,
+    LeaderReply,
+    NodeDetailReply,
     NodeRow,
     NodesReply,
+    QueryJob,
     QueryJobs,
+    QueryLeader,
+    QueryNode,
     QueryNodes,
+    QueryWorker,
     QueryWorkers,
+    RunRow,
+    WorkerReply,
     WorkerRow,
     WorkersReply,
 )
@@ -50,7 +60,9 @@ def workers(draft: Draft, query: QueryWorkers) -> None:
     chosen = {
         w.worker_id: w
         for w in found
-        if (query.all or not w.gone) and query.run_id in (None, w.run_id)
+        if (query.all or not w.gone)
+        and query.run_id in (None, w.run_id)
+        and query.node_id in (None, w.node_id)
     }
     part = page(chosen, query.cursor, query.limit)
     draft.answer = WorkersReply(workers=[worker_row(chosen[k]) for k in part.keys], next=part.next)
@@ -69,6 +81,108 @@ def nodes(draft: Draft, query: QueryNodes) -> None:
     part = page(keys, query.cursor, query.limit)
     rows = [_node_row(draft, known[key]) for key in part.keys]
     draft.answer = NodesReply(nodes=rows, next=part.next)
+
+
+def job(draft: Draft, query: QueryJob) -> None:
+    """One run of a job. Raises UnknownJob, also for a run that is not remembered."""
+    ledger = draft.ledger
+    known = ledger.jobs.get(query.job_id)
+    if known is None:
+        raise UnknownJob(f"there is no job {query.job_id}", job_id=query.job_id)
+    wanted = known.current.run_id if query.run_id is None else query.run_id
+    run = next(ledger.runs_of(query.job_id, wanted), None)
+    if run is None:
+        raise UnknownJob(
+            f"job {query.job_id} has no run {wanted} that is remembered",
+            job_id=query.job_id,
+            run_id=wanted,
+        )
+    draft.answer = JobReply(
+        job_id=run.job_id,
+        name=run.name,
+        run_id=run.run_id,
+        state=run.state,
+        since=run.since,
+        slots=run.slots,
+        workers=len(ledger.live_of(run.job_id, run.run_id)),
+        command_id=run.command_id,
+        hash=run.hash,
+        defined=ledger.defines(run),
+        program=run.program,
+        wasm_path=run.wasm_path,
+        env_vars=run.env_vars,
+        scheduler_config=run.scheduler_config,
+        deadline=run.deadline,
+        attempt=run.attempt,
+        failures=run.failures,
+        reason=run.reason,
+        highest_run=ledger.state.highest_run[run.job_id],
+        runs=[_run_row(draft, each) for each in known.runs],
+    )
+
+
+def node(draft: Draft, query: QueryNode) -> None:
+    """One node. Raises UnknownNode."""
+    known = draft.ledger.nodes.get(query.node_id)
+    if known is None:
+        raise UnknownNode(f"there is no node {query.node_id}", node_id=query.node_id)
+    orphans = draft.ledger.state.orphans.items()
+    draft.answer = NodeDetailReply(
+        node=_node_row(draft, known),
+        since=known.since,
+        incarnation=known.incarnation,
+        machine_id=known.machine_id,
+        watched=known.watched,
+        cordon=known.cordon,
+        past=known.past,
+        orphans=[worker_id for worker_id, node_id in orphans if node_id == known.node_id],
+    )
+
+
+def worker(draft: Draft, query: QueryWorker) -> None:
+    """One worker. Raises UnknownWorker."""
+    known = draft.ledger.workers.get(query.worker_id)
+    if known is None:
+        raise UnknownWorker(f"no worker {query.worker_id} is remembered", worker_id=query.worker_id)
+    draft.answer = WorkerReply(
+        worker=worker_row(known),
+        incarnation=known.incarnation,
+        epoch=known.epoch,
+        position=known.position,
+        launched=known.launched,
+        unwanted=known.unwanted,
+        gone=known.gone,
+        force=known.force,
+        grace_s=known.grace_s,
+        seq=known.seq,
+    )
+
+
+def leader(draft: Draft, query: QueryLeader) -> None:
+    """Who answers."""
+    ledger = draft.ledger
+    draft.answer = LeaderReply(
+        epoch=draft.epoch,
+        position=ledger.position,
+        now=draft.now,
+        cluster=ledger.state.cluster,
+        scheduler=ledger.state.scheduler,
+        nodes=len(ledger.nodes),
+        jobs=len(ledger.jobs),
+        workers=sum(len(live) for live in ledger.live_by_node.values()),
+        pending=len(ledger.pending),
+    )
+
+
+def _run_row(draft: Draft, run: Run) -> RunRow:
+    return RunRow(
+        run_id=run.run_id,
+        state=run.state,
+        slots=run.slots,
+        workers=len(draft.ledger.live_of(run.job_id, run.run_id)),
+        since=run.since,
+        reason=run.reason,
+    )
 
 
 def worker_row(worker: Worker) -> WorkerRow:
