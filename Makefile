@@ -59,7 +59,7 @@ lock: $(STAMP)
 	$(COMPILE) pyproject.toml --output-file requirements/run.txt
 	$(COMPILE) pyproject.toml --extra test --group build --constraint requirements/run.txt \
 		--output-file requirements/dev.txt
-	$(COMPILE) --group pyproject.toml:build --constraint requirements/dev.txt \
+	$(COMPILE) --group pyproject.toml:image --constraint requirements/dev.txt \
 		--output-file requirements/build.txt
 
 clean:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def engine() -> None:
         pytest.skip(f"{LEFT_OUT}: {why}")
 
 
+def come_up(compose: DockerCompose) -> None:
+    """Builds and starts; fails with what the engine and the programs said."""
+    try:
+        compose.start()
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode("utf-8", "replace")[-3000:]
+        logs = "".join(compose.get_logs())[-6000:]
+        pytest.fail(f"the deployment does not come up: {said}\n{logs}", pytrace=False)
+
+
 @pytest.fixture(scope="session")
 def deployment(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """compose/compose.yaml, up; at the end it is down, and nothing of it is left."""
@@ -73,9 +84,9 @@ def deployment(engine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
         try:
-            with compose:
-                yield Deployment(compose, project, f"nats://127.0.0.1:{nats_port}")
-                run([*compose.docker_compose_command(), "--profile", "demo", "down", "--volumes"])
+            come_up(compose)
+            yield Deployment(compose, project, f"nats://127.0.0.1:{nats_port}")
         finally:
+            run([*compose.docker_compose_command(), "--profile", "demo", "down", "--volumes"])
             left = left_of(project)
     assert not left, f"left of {project}: {left}"

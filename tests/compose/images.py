@@ -62,14 +62,16 @@ def why_no_engine() -> str:
 def make_bases() -> Bases:
     """The bases for this machine, with all that a build on them needs."""
     _make_nats()
-    base_id = _image_id(LOCAL_BASE)
-    if base_id:
-        _fill_wheels(base_id)
-    return Bases(python=LOCAL_BASE if base_id else "", nats=LOCAL_NATS)
+    content = _content_of(LOCAL_BASE)
+    if content:
+        _fill_wheels(content)
+    return Bases(python=LOCAL_BASE if content else "", nats=LOCAL_NATS)
 
 
-def _image_id(name: str) -> str:
-    words = ["docker", "image", "inspect", "--format", "{{.Id}}", name]
+def _content_of(image: str) -> str:
+    """What an image holds, as digests that the same files always have; "": there is none."""
+    template = "{{.Architecture}} {{.RootFS.Layers}}"
+    words = ["docker", "image", "inspect", "--format", template, image]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -83,9 +85,9 @@ def _make_nats() -> None:
         run(["docker", "build", "--quiet", "--tag", LOCAL_NATS, "--file", dockerfile, context])
 
 
-def _fill_wheels(base_id: str) -> None:
+def _fill_wheels(base: str) -> None:
     """``compose/wheels`` for this base and this lock; kept for the next fresh checkout."""
-    digest = hashlib.sha256(base_id.encode())
+    digest = hashlib.sha256(base.encode())
     for lock in ("run.txt", "build.txt"):
         digest.update((CHECKOUT / "requirements" / lock).read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slotbus"
@@ -94,11 +96,11 @@ def _fill_wheels(base_id: str) -> None:
         run([COMPOSE / "make-wheels", LOCAL_BASE])
         cache.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=cache))
-        for wheel in wheels.glob("*.whl"):
-            shutil.copy2(wheel, fresh)
+        for file in wheels.glob("[!.]*"):
+            shutil.copy2(file, fresh)
         fresh.rename(kept)
         return
-    for wheel in wheels.glob("*.whl"):
-        wheel.unlink()
-    for wheel in kept.iterdir():
-        shutil.copy2(wheel, wheels)
+    for file in wheels.glob("[!.]*"):
+        file.unlink()
+    for file in kept.iterdir():
+        shutil.copy2(file, wheels)
