@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from events.errors import Internal, Invalid, NotLeader, TooLarge
+from events.errors import Internal, Invalid, NotLeader, StartFailed, TooLarge
 from events.facts import Record, RunEnded, WorkerEnded, WorkerLaunched, WorkerStopping
 from events.filelog import FileLog
 from events.ids import Position
@@ -245,21 +245,25 @@ async def test_a_killed_supervisor_is_replaced_in_the_midst_of_a_start(
     async with supervised.engine() as engine:
         await engine.start_workers(start("before", 3))
         kept = await pids(engine, "before")
-        served_by = await supervisor_pid(supervised.state_dir)
+        to_kill = [await supervisor_pid(supervised.state_dir)]
 
         def kill(_: Position, record: Record) -> None:
             """At the first launch that is known of; the others are on their way."""
-            if any(isinstance(fact, WorkerLaunched) for fact in record.events):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(served_by, signal.SIGKILL)
+            if to_kill and any(isinstance(fact, WorkerLaunched) for fact in record.events):
+                os.kill(to_kill.pop(), signal.SIGKILL)
 
         engine.observe(kill)
         async with asyncio.timeout(DEADLINE_S):
-            placed = await engine.start_workers(start("during", 60))
-        assert len(placed) == 60
+            try:
+                await engine.start_workers(start("during", 60))
+            except StartFailed:
+                # Killed between its note that it spawns one and the spawn: nobody can tell
+                # whether that worker ran, so all are stopped, and the next start is clean.
+                assert await engine.workers_for_job("during") == []
+                await engine.start_workers(start("during", 60))
         assert await pids(engine, "before") == kept
         assert not any(gone(pid) for pid in kept)
-        client = await SupervisorClient.connect(supervised.state_dir)
+        client = await ensure_supervisor(supervised.state_dir, LOCAL_NODE)
         try:
             rows = (await client.inventory(0)).workers
         finally:
