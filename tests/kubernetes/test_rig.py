@@ -18,7 +18,7 @@ from tests.support.kube.apiserver import (
     make_token,
     set_quota,
 )
-from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.kubelet import Kubelet, is_another
 from tests.support.kube.rest import JsonObject, Pod, PodList, Refused, Rest, pods_path
 from tests.support.kube.scheduler import kube_scheduler
 
@@ -212,7 +212,7 @@ async def test_a_status_is_never_written_to_another_pod_of_the_same_name(kubelet
     await kubelet.create("one")
     with pytest.raises(Refused) as caught:
         await kubelet.write(old, {"status": {"phase": "Failed"}})
-    assert caught.value.status == 409
+    assert is_another(caught.value)
     with pytest.raises(Refused) as caught:
         await kubelet.place(old, "node-1")
     assert caught.value.status == 409
@@ -229,6 +229,8 @@ async def test_a_server_comes_back_on_the_same_port_with_the_same_data(
 ) -> None:
     async with own_kube_server.admin() as admin:
         kubelet = Kubelet(admin, await make_namespace(admin))
+        path = pods_path(kubelet.namespace)
+        old = (await admin.get_as(path, PodList)).metadata.resource_version
         created = await kubelet.create("one")
         url = own_kube_server.url
         own_kube_server.kill()
@@ -237,6 +239,13 @@ async def test_a_server_comes_back_on_the_same_port_with_the_same_data(
         await own_kube_server.start()
         assert own_kube_server.url == url
         assert (await kubelet.pod("one")).uid == created.uid
+        async with admin.watch(path, old) as events:
+            error = await anext(events)
+            assert (error.type, error.refusal.code, error.refusal.reason) == (
+                "ERROR",
+                410,
+                "Expired",
+            )
         await own_kube_server.stop()
         await own_kube_server.start()
         assert (await kubelet.pod("one")).uid == created.uid

@@ -75,18 +75,21 @@ async def test_without_faults_it_is_not_noticed_but_counts(
         await behind.run("one")
         await behind.pods("cluster=a")
         await behind.delete("one", grace_s=0)
-        assert await said(events, 4) == ["ADDED one", "MODIFIED one", "MODIFIED one", "DELETED one"]
+        # Bound, running, to be deleted.
+        assert await said(events, 5) == ["ADDED one", *["MODIFIED one"] * 3, "DELETED one"]
     await user.delete(pods_path(kubelet.namespace), grace_s=0)
     assert fault_proxy.counts() == {
         ("list", "pods"): 2,
         ("watch", "pods"): 1,
         ("create", "pods"): 1,
-        ("get", "pods"): 2,
+        ("get", "pods"): 3,  # before and after it was bound
         ("create", "pods/binding"): 1,
         ("patch", "pods/status"): 1,
         ("delete", "pods"): 1,
         ("deletecollection", "pods"): 1,
-    } | {("get", "pods"): fault_proxy.count("get", "pods")}
+    }
+    assert fault_proxy.count("list") == 2
+    assert fault_proxy.count(resource="pods/status") == 1
     listed = [seen for seen in fault_proxy.seen if seen.verb == "list"]
     assert [seen.query.get("labelSelector") for seen in listed] == [None, "cluster=a"]
     assert {seen.namespace for seen in fault_proxy.seen} == {kubelet.namespace}
@@ -222,17 +225,6 @@ async def test_a_watch_is_refused_with_410(
     assert caught.value.status == 410
 
 
-async def test_the_server_itself_knows_old_and_future_versions(
-    user: Rest, kubelet: Kubelet
-) -> None:
-    path = pods_path(kubelet.namespace)
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(Refused) as caught:
-            async with user.watch(path, "9223372036854775000"):
-                pass
-    assert caught.value.status == 504
-
-
 @pytest.mark.parametrize("injected", [True, False])
 async def test_a_watch_gets_an_error_event(
     injected: bool, fault_proxy: FaultProxy, user: Rest, kubelet: Kubelet
@@ -265,17 +257,29 @@ async def test_a_watch_ends_empty(fault_proxy: FaultProxy, user: Rest, kubelet: 
             await anext(events)
 
 
-@pytest.mark.parametrize("mid_event", [True, False])
-async def test_a_watch_is_cut(
-    mid_event: bool, fault_proxy: FaultProxy, user: Rest, kubelet: Kubelet
+async def test_a_watch_is_cut_within_an_event(
+    fault_proxy: FaultProxy, user: Rest, kubelet: Kubelet
 ) -> None:
-    fault_proxy.inject(faults.CutStream(after=1, mid_event=mid_event))
+    fault_proxy.inject(faults.CutStream(after=1))
     async with watching(user, kubelet) as events:
         await kubelet.create("one")
-        await kubelet.create("two")
         assert await said(events, 1) == ["ADDED one"]
+        await kubelet.create("two")
         with pytest.raises(aiohttp.ClientPayloadError):
             await anext(events)
+
+
+async def test_a_watch_is_cut_between_events(
+    fault_proxy: FaultProxy, user: Rest, kubelet: Kubelet
+) -> None:
+    fault_proxy.inject(faults.CutStream(after=1, mid_event=False))
+    async with watching(user, kubelet) as events:
+        (stream,) = fault_proxy.streams
+        await kubelet.create("one")
+        # The client may lose the event too: aiohttp drops what it had not yet handed out.
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await said(events, 2)
+        assert len(stream.lines) == 1
 
 
 async def test_a_watch_is_cut_by_hand(
@@ -317,8 +321,7 @@ async def test_old_events_come_again(fault_proxy: FaultProxy, user: Rest, kubele
     fault_proxy.inject(faults.Stale())
     async with watching(user, kubelet) as events:
         await kubelet.create("one")
-        await kubelet.delete("one")
-        expected = ["ADDED one", "DELETED one", "ADDED one"]
-        assert await said(events, 3) == expected
+        await kubelet.create("two")
+        assert await said(events, 3) == ["ADDED one", "ADDED two", "ADDED one"]
         await only_stream(fault_proxy).replay()
-        assert await said(events, 2) == expected[:2]
+        assert await said(events, 2) == ["ADDED one", "ADDED two"]

@@ -7,6 +7,7 @@ a ``Behaviour``. What may not: single steps (``kubelet``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Final, Self
 import aiohttp
 
 from tests.support.kube import bodies
-from tests.support.kube.kubelet import CONFLICT, NOT_FOUND, Kubelet, now
+from tests.support.kube.kubelet import NOT_FOUND, Kubelet, is_another, now
 from tests.support.kube.rest import Event, Pod, PodList, Refused, pods_path
 
 RETRY_S: Final = 0.05
@@ -222,20 +223,16 @@ class Automatic:
         began = loop.time()
         if life.pod.uid not in self.kubelet.containers:
             return False
-        if life.gone.is_set():
-            await asyncio.sleep(behaviour.stop_after_s)
-            return True
         takes = math.inf if behaviour.ignores_term else behaviour.stop_after_s
-        while not life.gone.is_set():
-            grace = life.pod.metadata.deletion_grace_period_seconds or 0
+        # With a grace of 0 the object goes by itself, before anybody has looked at it.
+        while not life.gone.is_set() and (grace := life.pod.metadata.grace_s) > 0:
             left = min(takes, grace) - (loop.time() - began)
             if left <= 0:
                 return takes > grace
             life.changed.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(life.changed.wait(), left)
-            except TimeoutError:
-                continue
+        await asyncio.sleep(behaviour.stop_after_s)
         return True
 
     # --- what is written ----------------------------------------------------------------------
@@ -258,7 +255,7 @@ class Automatic:
             try:
                 await action()
             except Refused as refused:
-                if refused.status in (NOT_FOUND, CONFLICT):
+                if refused.status == NOT_FOUND or is_another(refused):
                     return False
                 if not _passes(refused):
                     raise

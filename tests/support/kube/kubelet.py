@@ -29,6 +29,7 @@ UNTIL_POLL_S: Final = 0.02
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
+INVALID: Final = 422
 
 
 class Kubelet:
@@ -231,13 +232,20 @@ class Kubelet:
         return pod if pod.spec.node_name else await self.bind(name, node)
 
     async def write(self, pod: Pod, body: JsonObject) -> Pod:
-        """Writes a status. Raises Refused, 409 if another pod has this name by now."""
+        """Writes a status. Raises Refused, ``is_another`` if another pod has this name by now."""
         whole = body | {"metadata": {"uid": pod.uid}}
         path = pods_path(self.namespace, pod.name, "status")
         answer = await self.api.call(
             "PATCH", path, whole, content_type="application/merge-patch+json"
         )
         return msgspec.json.decode(answer, type=Pod)
+
+
+def is_another(refused: Refused) -> bool:
+    """True if the pod that was meant is gone, and another one has its name."""
+    return refused.status == CONFLICT or (
+        refused.status == INVALID and "metadata.uid" in refused.message
+    )
 
 
 def now() -> datetime:

@@ -39,6 +39,11 @@ class Meta(Wire):
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
 
+    @property
+    def grace_s(self) -> int:
+        """Of a deletion that is under way; 0 if it was forced, or none is."""
+        return self.deletion_grace_period_seconds or 0
+
 
 class Container(Wire):
     name: str
