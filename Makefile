@@ -3,6 +3,7 @@
 #   make demo    a pipeline on three nodes of this machine, one of which dies
 #   make check   lint, types, import contracts, core and property tests (under two minutes)
 #   make test    every test, then the wheel in a fresh environment
+#   make docs    write docs/reference/ anew, from the code
 #   make lock    resolve the dependencies again and rewrite requirements/
 #   make clean   remove what the other targets made
 
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.made
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check static test wheel lock clean
+.PHONY: help venv demo check static test wheel docs lock clean
 .NOTPARALLEL:
 
 help:
@@ -47,6 +48,9 @@ test: $(STAMP)
 
 wheel: $(STAMP)
 	$(BIN)/python tests/wheel/smoke.py
+
+docs: $(STAMP)
+	$(BIN)/python -m controller.reference docs/reference
 
 # uv resolves for every platform and Python at once; the files name no index and no path.
 UV      := 0.13.8

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from controller.cli import commands, programs, queries, reporting, start, watching
+from controller.cli import commands, programs, queries, reporting, schemas, start, watching
 from controller.cli.running import EXIT_CODES
 
 _RUN = "Run slotbus"
@@ -72,3 +72,4 @@ app.command(rich_help_panel=_WATCH)(queries.jobs)
 app.command(rich_help_panel=_WATCH)(queries.nodes)
 app.command(rich_help_panel=_WATCH)(watching.events)
 app.command(rich_help_panel=_WATCH)(watching.logs)
+app.command(rich_help_panel=_WATCH)(schemas.schema)

@@ -39,6 +39,11 @@ _BY_CODE: Final = {
 }
 
 
+def exit_code_of(error_code: str) -> int:
+    """How a command ends that was answered with this error."""
+    return _BY_CODE.get(error_code, REFUSED)
+
+
 @contextlib.contextmanager
 def reported(output: Output = Output.TABLE) -> Generator[None]:
     """Turns what can go wrong in a command into its message and exit code."""
@@ -55,7 +60,7 @@ def reported(output: Output = Output.TABLE) -> Generator[None]:
         if output is Output.JSON:
             write_body(encode(error.body()))
         error_line(error)
-        raise typer.Exit(_BY_CODE.get(error.code, REFUSED)) from error
+        raise typer.Exit(exit_code_of(error.code)) from error
     except BrokenPipeError as error:
         # Who read us has left (`| head`). Nothing may be flushed to it at exit any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
