@@ -7,9 +7,11 @@ What the other tests here build on is proved here and in ``test_rig_automatic`` 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import aiohttp
 import pytest
+from kubernetes_asyncio import client, config
 
 from tests.support.kube.apiserver import (
     KubeServer,
@@ -18,6 +20,7 @@ from tests.support.kube.apiserver import (
     make_token,
     set_quota,
 )
+from tests.support.kube.faultproxy import FaultProxy
 from tests.support.kube.kubelet import Kubelet, is_another
 from tests.support.kube.rest import JsonObject, Pod, PodList, Refused, Rest, pods_path
 from tests.support.kube.scheduler import kube_scheduler
@@ -88,6 +91,29 @@ async def test_a_service_account_takes_several_tokens(
     assert first != second
     async with kube_server.user(second) as reader:
         assert (await reader.get_as(pods_path(kube_namespace), PodList)).items == []
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_kubeconfigs_serve_the_usual_client(
+    proxied: bool,
+    kube_server: KubeServer,
+    kubelet: Kubelet,
+    fault_proxy: FaultProxy,
+    tmp_path: Path,
+) -> None:
+    await kubelet.create("one")
+    path = kube_server.kubeconfig(
+        tmp_path / "config",
+        kube_server.admin_token,
+        kubelet.namespace,
+        fault_proxy.url if proxied else None,
+    )
+    configuration = client.Configuration()
+    await config.load_kube_config(str(path), client_configuration=configuration)
+    async with client.ApiClient(configuration) as api:
+        listed = await client.CoreV1Api(api).list_namespaced_pod(kubelet.namespace)
+    assert [pod.metadata.name for pod in listed.items] == ["one"]
+    assert fault_proxy.count("list", "pods") == proxied
 
 
 async def test_a_quota_is_enforced(kube: Rest, kubelet: Kubelet) -> None:

@@ -248,15 +248,16 @@ def _build(targets: list[Target], folder: Path, out: TextIO) -> None:
         try:
             run([go, "list", "-deps", *packages], "fetching Go modules", FETCH_TIMEOUT_S)
         except BuildFailed as error:
-            raise Unavailable(f"the Go modules can't be had: {error}") from error
+            # One line, with what was said many times said once.
+            said = " / ".join(dict.fromkeys(str(error).splitlines()))
+            raise Unavailable(f"the Go modules can't be had: {said}") from error
         total = len((work / "output").read_text().split())
         for target in targets:
             command = [go, "build", "-v", "-trimpath", "-ldflags", " ".join(_ldflags())]
             command += ["-o", str(work / target.name), target.package]
             run(command, f"compiling {target.name}", COMPILE_TIMEOUT_S, total)
-            kept = folder / f"{target.name}.new"
-            shutil.move(work / target.name, kept)
-            kept.rename(folder / target.name)
+            moved = shutil.move(work / target.name, folder / f"{target.name}.new")
+            Path(moved).rename(folder / target.name)
     _say(out, f"built {names}")
 
 
@@ -277,8 +278,7 @@ def _go_environment(go: str, work: Path) -> dict[str, str]:
 
 def _find_go(out: TextIO) -> str:
     """The Go of PATH if it is new enough, else the wheel's, in an environment of its own."""
-    on_path = shutil.which("go")
-    if on_path is not None:
+    if (on_path := shutil.which("go")) is not None:
         # GOTOOLCHAIN=local: the version that is here, not one it could fetch.
         local = {**os.environ, "GOTOOLCHAIN": "local"}
         asked = subprocess.run(

@@ -9,7 +9,7 @@ one. What may not: what these are made of.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -37,12 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_wants_kubernetes)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line that says which tests were skipped for want of a server, and why."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """One line, the last, that says which tests were skipped for want of a server, and why."""
+    yield
     skipped = terminalreporter.getreports("skipped")
     whys = [str(report.longrepr) for report in skipped if LEFT_OUT in str(report.longrepr)]
     if whys:
-        why = " ".join(whys[0].partition(LEFT_OUT)[2].split())[:MAX_WHY]
+        why = whys[0].partition(LEFT_OUT)[2].rstrip("\"')")[:MAX_WHY]
         line = f"NOT TESTED: {len(whys)} tests against a real Kubernetes API, {LEFT_OUT}{why}"
         terminalreporter.write_line(line, red=True, bold=True)
 
