@@ -66,6 +66,8 @@ class CommandDone(Fact, kw_only=True, frozen=True, tag="command_done", omit_defa
 class CommandForgotten(
     Fact, kw_only=True, frozen=True, tag="command_forgotten", omit_defaults=True
 ):
+    """Old commands left the ledger; under the same id they would be new ones."""
+
     command_ids: list[str]
 
 
@@ -84,6 +86,8 @@ class NodeRegistered(Fact, kw_only=True, frozen=True, tag="node_registered", omi
 
 
 class NodeExpired(Fact, kw_only=True, frozen=True, tag="node_expired", omit_defaults=True):
+    """A node was silent for longer than the expiry."""
+
     node_id: str
     last_seen: datetime
 
@@ -95,10 +99,14 @@ class NodeReturned(Fact, kw_only=True, frozen=True, tag="node_returned", omit_de
 
 
 class NodeCordoned(Fact, kw_only=True, frozen=True, tag="node_cordoned", omit_defaults=True):
+    """No new workers on this node from here on."""
+
     node_id: str
 
 
 class NodeUncordoned(Fact, kw_only=True, frozen=True, tag="node_uncordoned", omit_defaults=True):
+    """New workers are welcome on this node again."""
+
     node_id: str
 
 
@@ -135,6 +143,8 @@ class RunPlaced(Fact, kw_only=True, frozen=True, tag="run_placed", omit_defaults
 
 
 class WorkerAssigned(Fact, kw_only=True, frozen=True, tag="worker_assigned", omit_defaults=True):
+    """A worker was decided on: where it runs, for which run, with how many slots."""
+
     worker_id: str
     job_id: str
     run_id: int
@@ -217,6 +227,8 @@ class RunStopping(Fact, kw_only=True, frozen=True, tag="run_stopping", omit_defa
 
 
 class RunEnded(Fact, kw_only=True, frozen=True, tag="run_ended", omit_defaults=True):
+    """A run is over: finished, failed or stopped."""
+
     job_id: str
     run_id: int
     state: RunState

@@ -132,6 +132,8 @@ Command: TypeAlias = StartPipelineReq | StopWorkersReq | CordonReq | UncordonReq
 
 
 class PlacedWorker(Message, kw_only=True, frozen=True):
+    """Where a worker of a run was placed, and with how many slots."""
+
     worker_id: str
     node_id: str
     slots: int
@@ -181,12 +183,16 @@ class QueryWorkers(Message, kw_only=True, frozen=True):
 
 
 class QueryJobs(Message, kw_only=True, frozen=True):
+    """Jobs with their newest run: one, or all."""
+
     job_id: Id | None = None
     limit: PageLimit = 1_000
     cursor: str = ""
 
 
 class QueryNodes(Message, kw_only=True, frozen=True):
+    """Nodes with their slots: one, or all."""
+
     node_id: Id | None = None
     limit: PageLimit = 1_000
     cursor: str = ""
@@ -216,6 +222,8 @@ class QueryLeader(Message, kw_only=True, frozen=True):
 
 
 class WorkerRow(Message, kw_only=True, frozen=True):
+    """A worker; ``since``: when it came into its state. ``pid`` is null where it has none."""
+
     worker_id: str
     job_id: str
     run_id: int
@@ -258,16 +266,22 @@ class NodeRow(Message, kw_only=True, frozen=True):
 
 
 class WorkersReply(Message, kw_only=True, frozen=True):
+    """``next`` is the ``cursor`` of the following page, empty on the last one."""
+
     workers: list[WorkerRow]
     next: str = ""
 
 
 class JobsReply(Message, kw_only=True, frozen=True):
+    """``next`` as in WorkersReply."""
+
     jobs: list[JobRow]
     next: str = ""
 
 
 class NodesReply(Message, kw_only=True, frozen=True):
+    """``next`` as in WorkersReply."""
+
     nodes: list[NodeRow]
     next: str = ""
 
@@ -421,6 +435,8 @@ class HeartbeatNodeReq(Message, kw_only=True, frozen=True):
 
 
 class HeartbeatReply(Message, kw_only=True, frozen=True):
+    """``epoch``: of the leader that heard it."""
+
     epoch: int
 
 
@@ -439,6 +455,8 @@ class WorkerFinishedReq(Message, kw_only=True, frozen=True):
 
 
 class FinishedReply(Message, kw_only=True, frozen=True):
+    """The end is in the log; ``epoch``: of the leader that wrote it."""
+
     epoch: int
 
 
@@ -476,6 +494,8 @@ class AgentStartReply(Message, kw_only=True, frozen=True):
 
 
 class AgentStop(Message, kw_only=True, frozen=True):
+    """Stop one worker: TERM, then KILL after ``grace_s`` seconds; ``force`` kills at once."""
+
     worker_id: Id
     epoch: Counter
     incarnation: Id
@@ -492,10 +512,14 @@ class AgentStopReply(Message, kw_only=True, frozen=True):
 
 
 class AgentInventory(Message, kw_only=True, frozen=True):
+    """List the workers of this node; orders of a lower ``epoch`` are refused from here on."""
+
     epoch: Counter
 
 
 class InventoryReply(Message, kw_only=True, frozen=True):
+    """What a node runs, and ends that nobody acknowledged yet, as of ``seq``."""
+
     incarnation: Id
     seq: Counter
     epoch: Counter
