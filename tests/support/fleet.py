@@ -216,6 +216,17 @@ class Fleet:
                 if report not in box:
                     box.append(report)
 
+    def silence(self, machine: Machine) -> None:
+        """A node is cut off until it has expired, while the others go on beating."""
+        machine.up = False
+        for _ in range(4):
+            self.pass_time(8.0)
+            for other in self.machines:
+                if other.up:
+                    self.speak(other)
+                    while self.outboxes[other.node_id]:
+                        self.deliver(other)
+
     def end(self, index: int, exit_code: int) -> None:
         """A process exits, by itself or as it was asked to."""
         alive = [(m, p) for m in self.machines for p in m.alive()]
