@@ -6,9 +6,20 @@ What lives here: ``Backend`` and ``LocalNode``. What may not: any one backend
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from msgspec import Struct
 
+from events.messages import StartPipelineReq
 from schedulers.launcher import Launcher
+
+AT_ONCE: Final = 64
+"""Tries under way on one node at the same time; the others wait, those of other nodes
+don't: a silent node holds up nobody else."""
+
+TRY_S: Final = 3.0
+"""Deadline of one try, in seconds."""
 
 
 class LocalNode(Struct, frozen=True, kw_only=True):
@@ -23,8 +34,17 @@ class LocalNode(Struct, frozen=True, kw_only=True):
 
 
 class Backend(Struct, frozen=True, kw_only=True):
-    """What a backend adds: a launcher, and the node it is itself, if it has no agents."""
+    """What a backend adds: a launcher, and the node it is itself, if it has no agents.
+
+    ``check(request)``: pure, raises Invalid for a start that it can't carry out, before it is
+    accepted. ``failing()``: what is wrong with its way to the outside, "" for nothing.
+    ``at_once``, ``try_s``: how many tries may be under way on a node, and how long one takes.
+    """
 
     name: str
     launcher: Launcher
     local: LocalNode | None = None
+    check: Callable[[StartPipelineReq], None] | None = None
+    failing: Callable[[], str] | None = None
+    at_once: int = AT_ONCE
+    try_s: float = TRY_S

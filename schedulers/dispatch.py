@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from events.errors import NotLeader, SlotbusError
+from schedulers.backend import AT_ONCE, TRY_S
 from schedulers.decide.messages import (
     Acknowledge,
     Effect,
@@ -31,13 +32,6 @@ from schedulers.decide.messages import (
     TakeInventory,
 )
 from schedulers.launcher import Fenced, Launcher, LaunchRefused
-
-AT_ONCE: Final = 64
-"""Tries under way on one node at the same time; the others wait, those of other nodes
-don't: a silent node holds up nobody else."""
-
-TRY_S: Final = 3.0
-"""Deadline of one try, in seconds."""
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
@@ -61,12 +55,16 @@ class Dispatcher:
         wanted: Callable[[Effect], bool],
         tell: Callable[[Outcome], None],
         launch_timeout_s: float,
+        at_once: int = AT_ONCE,
+        try_s: float = TRY_S,
     ) -> None:
         self.outcomes: Counter[str] = Counter()
         self._launcher = launcher
         self._wanted = wanted
         self._tell = tell
         self._launch_timeout_s = launch_timeout_s
+        self._at_once = at_once
+        self._try_s = try_s
         self._bounds: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[Effect, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +135,7 @@ class Dispatcher:
                 return None
 
     def _bound(self, node_id: str) -> asyncio.Semaphore:
-        return self._bounds.setdefault(node_id, asyncio.Semaphore(AT_ONCE))
+        return self._bounds.setdefault(node_id, asyncio.Semaphore(self._at_once))
 
     async def _launch(self, effect: Launch) -> Outcome | None:
         what = effect.assignment
@@ -150,7 +148,7 @@ class Dispatcher:
                     return None
                 deadline = deadline or loop.time() + self._launch_timeout_s
                 try:
-                    ack = await self._launcher.launch(what, TRY_S)
+                    ack = await self._launcher.launch(what, self._try_s)
                     return Launched(what.worker_id, what.incarnation, pid=ack.pid, seq=ack.seq)
                 except LaunchRefused as error:
                     return LaunchFailed(what.worker_id, error.message)
@@ -171,7 +169,7 @@ class Dispatcher:
                 if not self._wanted(effect):
                     return None
                 try:
-                    answer = await self._launcher.signal(order, TRY_S)
+                    answer = await self._launcher.signal(order, self._try_s)
                     return StopAnswered(order.worker_id, answer.state, order.node_id)
                 except (Fenced, LaunchRefused):
                     # Another incarnation or a newer leader is there; its inventory will tell.
@@ -186,7 +184,7 @@ class Dispatcher:
             if not self._wanted(effect):
                 raise NotLeader("the lead is over")
             taken = await self._launcher.inventory(
-                effect.node_id, effect.incarnation, effect.epoch, TRY_S
+                effect.node_id, effect.incarnation, effect.epoch, self._try_s
             )
         except SlotbusError as error:
             return InventoryFailed(effect.node_id, error.message)

@@ -7,7 +7,7 @@ decisions, and anything about NATS, processes or Kubernetes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -25,7 +25,8 @@ class Assignment(Struct, kw_only=True, frozen=True):
     """One worker to be launched: where, under which epoch, and what it runs.
 
     ``command`` empty means: the node's own worker command, else ``default_command``. The
-    stamp's epoch is the one that decided, ``epoch`` the one that acts now.
+    stamp's epoch is the one that decided, ``epoch`` the one that acts now. ``selector`` and
+    ``spread`` are for backends whose nodes slotbus does not choose.
     """
 
     worker_id: str
@@ -43,6 +44,8 @@ class Assignment(Struct, kw_only=True, frozen=True):
     name: str = ""
     hash: str = ""
     wasm_path: str = ""
+    selector: dict[str, str] = {}
+    spread: Literal["pack", "even"] = "pack"
     stop_after_s: float | None = None
     kubernetes: KubernetesOptions = KubernetesOptions()
 
@@ -56,6 +59,21 @@ class StopOrder(Struct, kw_only=True, frozen=True):
     force: bool
     grace_s: float
     epoch: int
+
+
+class WorkerSeen(Struct, kw_only=True, frozen=True):
+    """What a launcher sees of a worker that has not ended, or can't be proved to have.
+
+    ``lost``: nobody can say whether it runs; else it is ``stopping`` still, for ``reason``.
+    """
+
+    worker_id: str
+    lost: bool
+    reason: str
+
+
+Report: TypeAlias = WorkerFinishedReq | WorkerSeen | InventoryReply
+"""What a launcher says by itself. An inventory is of the backend's one local node."""
 
 
 class LaunchAck(Struct, kw_only=True, frozen=True):
@@ -106,9 +124,9 @@ class Launcher(Protocol):
         """Raises the node's epoch and lists its workers. Raises Fenced, Unreachable."""
         ...
 
-    def reports(self) -> AsyncIterator[WorkerFinishedReq]:
-        """Ends of workers that the launcher itself hears of, until they are acknowledged.
-        Backends whose reports come as messages (agents) yield nothing."""
+    def reports(self) -> AsyncIterator[Report]:
+        """Ends of workers that the launcher itself hears of, until they are acknowledged, and
+        what else it sees. Backends whose reports come as messages (agents) yield nothing."""
         ...
 
     async def acknowledge(self, node_id: str, worker_id: str) -> None:

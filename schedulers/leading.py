@@ -20,7 +20,7 @@ from events.messages import InventoryReply, RegisterNodeReq
 from events.pulse import Pulse
 from schedulers.backend import Backend, LocalNode
 from schedulers.clock import Clock
-from schedulers.decide.messages import LedRead
+from schedulers.decide.messages import InventoryTaken, LedRead
 from schedulers.launcher import Unreachable
 from schedulers.loop import PULSE_S, Decision, EngineLoop, EngineSettings, log
 
@@ -171,7 +171,10 @@ class Leading(EngineLoop):
 
     async def _take_reports(self) -> None:
         async for report in self.backend.launcher.reports():
-            self._put(report)
+            if not isinstance(report, InventoryReply):
+                self._put(report)
+            elif self.backend.local is not None:
+                self._put(InventoryTaken(self.backend.local.node_id, report))
 
     async def _guard(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Whatever ends one of the engine's tasks ends the leadership, with its cause."""

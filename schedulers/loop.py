@@ -113,6 +113,8 @@ class EngineLoop:
             wanted=self._wants,
             tell=self._put,
             launch_timeout_s=self.rules.launch_timeout_s,
+            at_once=backend.at_once,
+            try_s=backend.try_s,
         )
         self._clock = clock
         self._may_act = may_act
@@ -169,6 +171,7 @@ class EngineLoop:
             now=entry.at,
             epoch=self.epoch,
             token=entry.token,
+            check=self.backend.check,
         )
 
     async def _append(self) -> None:

@@ -45,6 +45,7 @@ from schedulers.decide.messages import (
     Tick,
 )
 from schedulers.decide.words import cause_of
+from schedulers.launcher import WorkerSeen
 
 __all__ = ["Draft", "Rules", "decide", "next_due"]
 
@@ -72,6 +73,7 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     RegisterNodeReq: nodes.register,
     HeartbeatNodeReq: nodes.heartbeat,
     WorkerFinishedReq: nodes.finished,
+    WorkerSeen: nodes.seen,
     Launched: outcomes.launched,
     LaunchFailed: outcomes.launch_failed,
     LaunchUncertain: outcomes.launch_uncertain,
@@ -93,15 +95,18 @@ def decide(
     now: datetime,
     epoch: int,
     token: str,
+    check: Callable[[StartPipelineReq], None] | None = None,
 ) -> Draft:
     """Decides what a message received at ``now`` leads to, and folds it at once.
 
     ``token`` makes ids that must be fresh (1 to 100 characters of an id). Nodes that are
-    expired by ``now`` are declared so first. A refusal is the draft's answer.
+    expired by ``now`` are declared so first. A refusal is the draft's answer. ``check``:
+    what a backend has to say on a start that is new; pure, raises Invalid.
     """
     command_id = getattr(message, "command_id", "") or f"c-{token}"
     cause = cause_of(message, command_id if hasattr(message, "command_id") else "")
     draft = Draft(ledger, pulse, rules, now=now, epoch=epoch, token=token, cause=cause)
+    draft.check = check or draft.check
     if not isinstance(message, Grace | LedRead):
         nodes.expire(draft)
     try:

@@ -130,6 +130,7 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
             path="$.scheduler_config.command",
         )
     split_command(config.command)
+    draft.check(request)
     highest = ledger.state.highest_run.get(request.job_id, 0)
     run_id = request.run_id or highest + 1
     if run_id > MAX_INT:
@@ -187,7 +188,7 @@ def _room(
     config = request.scheduler_config
     wish = Wish(
         slots=request.slots,
-        selector=config.selector,
+        selector=config.selector if draft.rules.chooses_nodes else {},
         spread=config.spread,
         per_worker=draft.rules.per_worker,
     )

@@ -6,6 +6,7 @@ not: I/O, clocks, randomness: time and a token for fresh ids are arguments.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
@@ -13,7 +14,7 @@ from msgspec import Struct, field
 from events.errors import SlotbusError
 from events.facts import AnyFact, Record
 from events.ledger import Ledger
-from events.messages import Stamp
+from events.messages import Stamp, StartPipelineReq
 from events.pulse import Pulse
 from schedulers.decide.messages import Effect, Reply
 
@@ -26,7 +27,9 @@ class Rules(Struct, frozen=True, kw_only=True):
     reported as unconfirmed. ``per_worker``: the most slots a worker gets (None: no limit).
     ``worker_command``: what a worker executes where neither the job nor its node says so.
     ``local_node``: the node that is this machine itself and needs no heartbeat ("" for
-    backends with agents). ``remembered_*``: how much of what ended the ledger keeps.
+    backends with agents). ``chooses_nodes``: whether a selector is ours to obey; else it is
+    handed on, as to a cluster with a scheduler of its own. ``remembered_*``: how much of
+    what ended the ledger keeps.
     """
 
     heartbeat_s: float = 5.0
@@ -39,6 +42,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     allow_job_command: bool = True
     worker_command: list[str] = field(default_factory=list)
     local_node: str = ""
+    chooses_nodes: bool = True
     remembered_commands: int = 10_000
     remembered_jobs: int = 1_000
     remembered_runs: int = 5
@@ -74,6 +78,7 @@ class Draft:
         self.events: list[AnyFact] = []
         self.effects: list[Effect] = []
         self.answer: Reply | SlotbusError | None = None
+        self.check: Callable[[StartPipelineReq], None] = lambda request: None
         self.joined: str | None = None
         """The command whose outcome is the answer."""
         self.record: Record | None = None

@@ -37,7 +37,7 @@ from events.messages import (
     WorkerReply,
     WorkersReply,
 )
-from schedulers.launcher import Assignment, StopOrder
+from schedulers.launcher import Assignment, StopOrder, WorkerSeen
 
 # --- effects ----------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ Query: TypeAlias = (
     QueryWorkers | QueryJobs | QueryNodes | QueryJob | QueryNode | QueryWorker | QueryLeader
 )
 NodeTraffic: TypeAlias = RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
-Inbound: TypeAlias = Command | Query | NodeTraffic | Outcome | Tick | Grace | LedRead
+Inbound: TypeAlias = Command | Query | NodeTraffic | Outcome | WorkerSeen | Tick | Grace | LedRead
 Reply: TypeAlias = (
     StartReply
     | StopReply

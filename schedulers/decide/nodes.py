@@ -18,6 +18,7 @@ from events.facts import (
     NodeReturned,
     WorkerEnded,
     WorkerLost,
+    WorkerStopping,
 )
 from events.messages import (
     FinishedReply,
@@ -33,6 +34,7 @@ from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
+from schedulers.launcher import WorkerSeen
 
 ASK_AGAIN: Final = timedelta(seconds=5)
 """An inventory asked for and not answered nor failed in this time is asked for again."""
@@ -183,34 +185,66 @@ def finished(draft: Draft, request: WorkerFinishedReq) -> None:
             raise Invalid(
                 f"worker {worker.worker_id} is on node {worker.node_id}", path="$.worker_id"
             )
-        end_worker(draft, worker, request.exit_code, request.signal, request.reason)
+        end_worker(draft, worker, request)
         settle(draft, worker.job_id)
     draft.effect(Acknowledge(request.node_id, request.worker_id))
     draft.answer = FinishedReply(epoch=draft.epoch)
 
 
-def end_worker(
-    draft: Draft, worker: Worker, exit_code: int | None, signal: int | None, reason: str
-) -> None:
-    """Records the end of a worker that ran, under the state its exit means."""
+def seen(draft: Draft, sight: WorkerSeen) -> None:
+    """A launcher can't say that a worker runs, or that it has ended."""
+    worker = draft.ledger.workers.get(sight.worker_id)
+    if worker is None or worker.gone:
+        return
+    if worker.state is WorkerState.STOPPING:
+        if worker.reason != sight.reason:
+            draft.emit(
+                WorkerStopping(
+                    worker_id=worker.worker_id,
+                    reason=sight.reason,
+                    force=worker.force,
+                    grace_s=worker.grace_s,
+                )
+            )
+    elif sight.lost and worker.state is not WorkerState.LOST:
+        draft.emit(WorkerLost(worker_id=worker.worker_id, reason=sight.reason))
+    settle(draft, worker.job_id)
+
+
+def end_worker(draft: Draft, worker: Worker, end: WorkerFinishedReq) -> None:
+    """Records the end of a worker, under the state its exit means. One without an exit,
+    that was not known to run, never ran."""
+    state = end_state(worker, end)
+    ran = worker.launched or not _without_exit(end)
     draft.emit(
         WorkerEnded(
             worker_id=worker.worker_id,
-            state=end_state(worker, exit_code, signal),
-            exit_code=exit_code,
-            signal=signal,
-            reason=reason or _how(exit_code, signal),
+            state=state,
+            launched=ran,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            reason=end.reason or _how(end.exit_code, end.signal),
         )
     )
 
 
-def end_state(worker: Worker, exit_code: int | None, signal: int | None) -> WorkerState:
-    """Finished: exit code 0, or asked to stop; lost: nobody knows; else failed."""
-    if exit_code is None and signal is None:
-        return WorkerState.LOST
-    if exit_code == 0 or worker.state is WorkerState.STOPPING:
+def end_state(worker: Worker, end: WorkerFinishedReq) -> WorkerState:
+    """Finished: exit code 0, or asked to stop; lost: nobody knows, or it was taken away;
+    else failed. Without an exit, as the node says."""
+    asked = worker.state is WorkerState.STOPPING
+    if _without_exit(end):
+        if end.state is WorkerState.FINISHED and asked:
+            return WorkerState.FINISHED
+        return WorkerState.FAILED if end.state is WorkerState.FAILED else WorkerState.LOST
+    if asked:
         return WorkerState.FINISHED
-    return WorkerState.FAILED
+    if end.state is WorkerState.LOST:
+        return WorkerState.LOST
+    return WorkerState.FINISHED if end.exit_code == 0 else WorkerState.FAILED
+
+
+def _without_exit(end: WorkerFinishedReq) -> bool:
+    return end.exit_code is None and end.signal is None
 
 
 def _how(exit_code: int | None, signal: int | None) -> str:

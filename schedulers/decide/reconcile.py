@@ -17,6 +17,7 @@ from schedulers.decide.settle import launch, settle, signal, stop_worker
 from schedulers.launcher import StopOrder
 
 ALIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
+HERE = (WorkerState.ASSIGNED, *ALIVE)
 
 
 def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
@@ -30,7 +31,7 @@ def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
         if row is None:
             _absent(draft, worker, inventory)
         elif row.state is WorkerState.ASSIGNED:
-            continue  # not what a node should say: it says nothing
+            _waiting(draft, worker)
         elif row.state in ALIVE:
             _alive(draft, worker, row, inventory)
         else:
@@ -38,7 +39,7 @@ def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
         jobs[worker.job_id] = None
     for row in inventory.workers:
         worker_known = draft.ledger.workers.get(row.worker_id)
-        if row.state in ALIVE and (
+        if row.state in HERE and (
             worker_known is None or worker_known.gone or worker_known.node_id != node.node_id
         ):
             _orphan(draft, node, row, worker_known)
@@ -56,6 +57,14 @@ def _absent(draft: Draft, worker: Worker, inventory: InventoryReply) -> None:
         draft.emit(WorkerEnded(worker_id=worker.worker_id, state=WorkerState.LOST, reason=reason))
     elif worker.state is WorkerState.STOPPING:
         # It may be on its way there; a stop leaves a tombstone and so an answer.
+        signal(draft, worker)
+
+
+def _waiting(draft: Draft, worker: Worker) -> None:
+    """It exists, and does not run (yet): what was ordered is ordered again."""
+    if worker.state is WorkerState.ASSIGNED:
+        launch(draft, worker)
+    elif worker.state is WorkerState.STOPPING:
         signal(draft, worker)
 
 

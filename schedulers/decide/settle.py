@@ -116,6 +116,8 @@ def launch(draft: Draft, worker: Worker) -> None:
                 name=run.name,
                 hash=run.hash,
                 wasm_path=run.wasm_path,
+                selector=config.selector,
+                spread=config.spread,
                 stop_after_s=config.stop_after_s,
                 kubernetes=config.kubernetes,
             )
@@ -215,7 +217,7 @@ def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
     config = run.scheduler_config
     wish = Wish(
         slots=missing,
-        selector=config.selector,
+        selector=config.selector if draft.rules.chooses_nodes else {},
         spread=config.spread,
         per_worker=draft.rules.per_worker,
         excluded=run.failures,

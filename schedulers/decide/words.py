@@ -30,6 +30,7 @@ from schedulers.decide.messages import (
     LedRead,
     StopAnswered,
 )
+from schedulers.launcher import WorkerSeen
 
 
 def split_command(command: str | list[str] | None) -> list[str]:
@@ -67,6 +68,7 @@ _CAUSES: Final[dict[type[Inbound], tuple[str, str]]] = {
     LaunchFailed: ("launch", "worker_id"),
     LaunchUncertain: ("launch", "worker_id"),
     StopAnswered: ("signal", "worker_id"),
+    WorkerSeen: ("seen", "worker_id"),
     LedRead: ("leader", ""),
     Grace: ("grace", "reason"),
 }
