@@ -1,31 +1,29 @@
 """Configuration of slotbus's programs: what can be set, and from where it is read.
 
-What lives here: ``ControllerConfig``, its checks, and the one loader for every program's
-configuration (the agent's is in ``schedulers.node.config``). What may not: parsing of a
+What lives here: ``ControllerConfig`` and its checks (the agent's is in
+``schedulers.node.config``). What may not: reading it (``controller.loading``), parsing of a
 command line, and anything that acts on a setting.
-
-A later source wins: defaults, a TOML file, the environment (``SLOTBUS_CFG_<NAME>``), flags.
 """
 
 from __future__ import annotations
 
-import difflib
-import shlex
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from controller.loading import ENV_PREFIX, Setting, load
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import DEFAULT_EXPIRY_S, DEFAULT_HEARTBEAT_S, ENV_NAME_RE, Capacity, Id
 from events.settings import (
     ConnectTimeout,
+    Context,
     CredsFile,
     Http,
+    InboxPrefix,
     LogFormat,
     LogLevel,
     NatsServer,
@@ -36,16 +34,13 @@ from events.settings import (
     StateDir,
     TlsCa,
     TlsCert,
+    TlsFirst,
     TlsKey,
     Token,
     User,
     WorkerCommand,
 )
 from events.subjects import Subjects
-
-ENV_PREFIX: Final = "SLOTBUS_CFG_"
-SERVER_ENV: Final = "NATS_URL"
-"""What other NATS tools read; ``SLOTBUS_CFG_SERVER`` wins over it."""
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_HTTP: Final = "127.0.0.1:9622"
@@ -54,10 +49,6 @@ LOG_MAX_BYTES: Final = 1024**3
 
 SchedulerName = Literal["process", "node", "embedded", "manual"]
 SlotNumber = Annotated[int, Meta(ge=1, le=1_000_000)]
-
-C = TypeVar("C", bound=Struct)
-Setting = object
-"""A value as its source gives it: text from the environment, a TOML value, a flag's."""
 
 
 class ControllerConfig(Struct, kw_only=True, frozen=True):
@@ -123,6 +114,7 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     replicas: Annotated[int, Meta(ge=1, le=5, description="of the streams, on a NATS cluster")] = 1
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
+    context: Context = ""
     user: User = ""
     password: Password = ""
     token: Token = ""
@@ -131,6 +123,8 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     tls_ca: TlsCa = ""
     tls_cert: TlsCert = ""
     tls_key: TlsKey = ""
+    tls_first: TlsFirst = False
+    inbox_prefix: InboxPrefix = ""
 
     def access(self) -> Access:
         """Who we are to the NATS server."""
@@ -151,8 +145,8 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
 
 
 _DEFAULTS: Final = ControllerConfig()
-_SECRETS: Final = frozenset({"server", "user", "password", "token"})
-"""``server`` too: an address may hold a password."""
+_SECRETS: Final = frozenset({"server", "user", "password", "token", "creds_file", "nkey_file"})
+"""``server`` too: an address may hold a password; and a reference the secret itself."""
 
 
 def access_of(config: Struct) -> Access:
@@ -180,6 +174,7 @@ def load_controller(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Setting] | None = None,
     also_known: frozenset[str] = frozenset(),
+    use_selected: bool = True,
 ) -> ControllerConfig:
     """The controller's configuration; see ``load``. Raises Invalid."""
     return load(
@@ -189,145 +184,8 @@ def load_controller(
         flags=flags,
         also_known=also_known,
         check=check_controller,
+        use_selected=use_selected,
     )
-
-
-def load(
-    kind: type[C],
-    *,
-    file: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, Setting] | None = None,
-    also_known: frozenset[str] = frozenset(),
-    check: Callable[[C], None] | None = None,
-) -> C:
-    """Reads a configuration of flat fields; a flag that is None was not given.
-
-    ``also_known``: names that other programs read from the environment; they share it, so
-    their variables are no mistakes here. Raises Invalid with ``path`` (the setting) and
-    ``source`` (where its value came from).
-    """
-    layers = [
-        (str(file), _from_file(file)) if file else ("", {}),
-        ("the environment", _from_environ(kind, environ or {}, also_known)),
-        ("a flag", {name: value for name, value in (flags or {}).items() if value is not None}),
-    ]
-    values: dict[str, object] = {}
-    sources: dict[str, str] = {}
-    hints = get_type_hints(kind, include_extras=True)
-    for source, settings in layers:
-        for name, value in settings.items():
-            if name not in hints:
-                raise _unknown(name, source, list(hints))
-            values[name] = _read(value, hints[name], name, source)
-            sources[name] = source
-    config = _build(kind, values, sources)
-    if check is not None:
-        try:
-            check(config)
-        except Invalid as error:
-            source = sources.get(error.path, "")
-            raise Invalid(error.message, error.path, source=source) from error
-    return config
-
-
-def _build(kind: type[C], values: dict[str, object], sources: dict[str, str]) -> C:
-    try:
-        return kind(**values)
-    except TypeError as error:
-        missing = [
-            field.name
-            for field in msgspec.structs.fields(kind)
-            if field.required and field.name not in values
-        ]
-        name = missing[0] if missing else "$"
-        raise Invalid(
-            f"{name} is needed: give --{name.replace('_', '-')} or {ENV_PREFIX}{name.upper()}",
-            path=name,
-            source=sources.get(name, ""),
-        ) from error
-
-
-def _from_file(file: Path) -> dict[str, Setting]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Invalid(f"{file} can't be read: {error.strerror}", source=str(file)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} is not TOML: {error}", source=str(file)) from error
-
-
-def _from_environ(
-    kind: type[Struct], environ: Mapping[str, str], also_known: frozenset[str]
-) -> dict[str, Setting]:
-    known = {field.name for field in msgspec.structs.fields(kind)}
-    found: dict[str, Setting] = {}
-    if "server" in known and environ.get(SERVER_ENV):
-        found["server"] = environ[SERVER_ENV]
-    for variable, value in environ.items():
-        if not variable.startswith(ENV_PREFIX):
-            continue
-        name = variable.removeprefix(ENV_PREFIX).lower()
-        if name in known:
-            found[name] = value
-        elif name not in also_known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise Invalid(
-                f"{variable} sets nothing here"
-                + (f", did you mean {ENV_PREFIX}{near[0].upper()}?" if near else ""),
-                path=name,
-                source="the environment",
-            )
-    return found
-
-
-def _unknown(name: str, source: str, known: list[str]) -> Invalid:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f", did you mean {near[0]}?" if near else ""
-    return Invalid(f"{source}: there is no setting {name!r}{hint}", path=name, source=source)
-
-
-def _read(value: Setting, hint: object, name: str, source: str) -> object:
-    """One setting as its field's type, from text too. Raises Invalid."""
-    try:
-        if isinstance(value, str):
-            value = _from_text(value, hint)
-        elif isinstance(value, tuple):  # what command-line parsers give for repeated flags
-            value = list(value)
-        return msgspec.convert(value, hint, strict=not isinstance(value, str))
-    except msgspec.ValidationError as error:
-        text = str(error).partition(" - at `")[0]
-        raise Invalid(f"{name} from {source}: {text}", path=name, source=source) from error
-    except ValueError as error:
-        raise Invalid(f"{name} from {source}: {error}", path=name, source=source) from error
-
-
-def _from_text(text: str, hint: object) -> object:
-    """Text for a list or a mapping: JSON, a shell's words, or ``k=v`` joined by commas.
-
-    Raises ValueError.
-    """
-    origins = [get_origin(part) for part in (hint, *get_args(hint))]
-    shape = next((origin for origin in origins if origin in (list, dict)), None)
-    if shape is None:
-        return text
-    if text.lstrip().startswith("[" if shape is list else "{"):
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"not JSON that can be read: {error}") from error
-    return shlex.split(text) if shape is list else parse_pairs(text)
-
-
-def parse_pairs(text: str) -> dict[str, str]:
-    """``zone=a,disk=ssd`` as a mapping. Raises ValueError."""
-    pairs: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        key, found, value = part.partition("=")
-        if not found or not key:
-            raise ValueError(f"{part!r} is not key=value")
-        pairs[key] = value
-    return pairs
 
 
 class Address(Struct, frozen=True):

@@ -24,6 +24,7 @@ from controller.children import Child
 from controller.cli.finding import leave_note
 from controller.config import ControllerConfig, default_state_dir, env_name
 from controller.embedded import LOCALHOST, EmbeddedServer
+from controller.loading import NATS_VARIABLES
 from events.client import SlotbusClient
 from events.errors import SlotbusError
 from events.messages import JobRow
@@ -39,6 +40,11 @@ STOP_GRACE_S: Final = 5.0
 """Between TERM and KILL for the jobs that run when we end."""
 AGENT_STOP_S: Final = 10.0
 
+_CREDENTIALS: Final = (
+    *("user", "password", "token", "creds_file", "nkey_file"),
+    *("tls_ca", "tls_cert", "tls_key"),
+)
+
 Say = Callable[[str], None]
 
 
@@ -49,7 +55,7 @@ class UpFailed(SlotbusError):
     status: ClassVar[int] = 500
 
 
-class UpConfig(Struct, frozen=True, kw_only=True):
+class UpConfig(Struct, kw_only=True):
     """``nodes`` agents with ``slots`` each; 0: the controller's own workers, ``slots`` of
     them. ``own_server``: start a NATS server, on ``port`` (None: the usual one if free)."""
 
@@ -58,6 +64,10 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     slots: int
     own_server: bool
     port: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.own_server:  # which asks nobody who they are
+            self.controller = replace(self.controller, **dict.fromkeys(_CREDENTIALS, ""))
 
     def folder(self) -> Path:
         """Where everything is kept."""
@@ -193,10 +203,14 @@ class _Up:
         return Child(node_id, arguments, folder / "agent.log")
 
     def _environ(self) -> dict[str, str]:
-        """Ours, with the credentials that only a file may have told us."""
-        access = asdict(self._plan.controller.access())
-        told = {env_name(name): value for name, value in access.items() if value}
-        return {**os.environ, **told}
+        """Ours, with who we are to NATS as it was found out here, and nothing else of that."""
+        kept = {name: value for name, value in os.environ.items() if name not in NATS_VARIABLES}
+        told = {
+            env_name(name): "true" if value is True else str(value or "")
+            for name, value in asdict(self._plan.controller.access()).items()
+            if value is not False
+        }
+        return {**kept, **told, env_name("context"): ""}
 
     async def nodes_ready(self, bus: SlotbusClient, stop: asyncio.Event) -> None:
         """Waits for all agents to be accepted, or for ``stop``. Raises UpFailed."""
@@ -216,7 +230,7 @@ class _Up:
         """Lets other commands find us; we can do without it."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(leave_note(url, time.time()))
+                stack.enter_context(leave_note(url, time.time(), root=self._plan.controller.root))
             except OSError as error:
                 self._say(f"other commands need --server {url}: no note can be left ({error})")
             yield

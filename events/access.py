@@ -40,6 +40,7 @@ class AccessUnusable(Exception):
 class Access(Struct, frozen=True, kw_only=True):
     """Who we are to the server, where the address does not say it already.
 
+    ``user`` without a ``password`` is a token, as for the nats command line.
     ``creds_file`` and ``nkey_file`` are references as this module's head says, as may be
     ``password`` and ``token``; the ``tls_*`` are paths of PEM files. With ``tls_ca`` only
     servers signed by it are trusted. ``tls_first``: the handshake comes before the server's
@@ -69,9 +70,11 @@ class Access(Struct, frozen=True, kw_only=True):
 def client_options(access: Access) -> dict[str, Any]:
     """What nats-py's connect is told about us. Raises AccessUnusable."""
     options: dict[str, Any] = {}
-    if access.user:
+    if access.user and access.password:
         options["user"] = access.user
         options["password"] = _literal(access.password, "password")
+    elif access.user:
+        options["token"] = _literal(access.user, "token")
     if access.token:
         options["token"] = _literal(access.token, "token")
     if access.creds_file:

@@ -43,11 +43,24 @@ LogFormat = Annotated[
     Literal["auto", "json", "console"],
     Meta(description="auto: columns on a terminal, else JSON"),
 ]
+Context = Annotated[
+    str,
+    Meta(
+        description="a context of the nats command line, by name or file; empty: the selected "
+        "one, where nothing else says which server"
+    ),
+]
+InboxPrefix = Annotated[
+    str, Meta(description="below which answers are listened for; empty: `_INBOX`")
+]
 User = Annotated[str, Meta(description="who it is to NATS")]
 Password = Annotated[str, Meta(description="of that user")]
 Token = Annotated[str, Meta(description="instead of a user and a password")]
-CredsFile = Annotated[str, Meta(description="a file of credentials (JWT and seed)")]
-NkeyFile = Annotated[str, Meta(description="a file with the seed of an nkey")]
+CredsFile = Annotated[
+    str, Meta(description="credentials (JWT and seed): a file, `env://NAME` or `data:`")
+]
+NkeyFile = Annotated[str, Meta(description="the seed of an nkey: a file, `env://NAME` or `data:`")]
 TlsCa = Annotated[str, Meta(description="a file of certificates that the server's is checked by")]
 TlsCert = Annotated[str, Meta(description="a file with the own certificate")]
 TlsKey = Annotated[str, Meta(description="a file with the key of the own certificate")]
+TlsFirst = Annotated[bool, Meta(description="the TLS handshake comes before the server's greeting")]

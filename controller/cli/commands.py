@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controller.cli.options import CommandId, Output, OutputOption, Root, Run, Server, Wait
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
+from controller.cli.options import (
+    CommandId,
+    Output,
+    OutputOption,
+    Run,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from controller.cli.output import Progress
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")]
 
 
+@with_nats
 def stop(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
     run: Run = None,
@@ -32,8 +40,7 @@ def stop(
     wait: Wait = None,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Stop a job: all its workers, or those of one run.
 
@@ -54,7 +61,7 @@ def stop(
         "wait_s": wait,
         "command_id": command_id,
     }
-    where = Where(server, root, output)
+    where = Where(nats, output)
     with reported(output), as_usage():
         given = {key: value for key, value in fields.items() if value is not None}
         request = convert(given, StopWorkersReq)
@@ -71,34 +78,34 @@ def stop(
     converse(where, f"stopping {job}", work)
 
 
+@with_nats
 def cordon(
     node: NodeArgument,
     wait: Wait = None,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Let no new workers onto a node; those that run there stay."""
     from controller.cli.session import Where
     from events.messages import CordonReq
 
-    _node_command(CordonReq, node, wait, command_id, Where(server, root, output))
+    _node_command(CordonReq, node, wait, command_id, Where(nats, output))
 
 
+@with_nats
 def uncordon(
     node: NodeArgument,
     wait: Wait = None,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Let new workers onto a node again."""
     from controller.cli.session import Where
     from events.messages import UncordonReq
 
-    _node_command(UncordonReq, node, wait, command_id, Where(server, root, output))
+    _node_command(UncordonReq, node, wait, command_id, Where(nats, output))
 
 
 def _node_command(

@@ -16,18 +16,22 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, structs
 
-from controller.config import DEFAULT_SERVER, ControllerConfig, access_of, load
+from controller.config import DEFAULT_SERVER, ControllerConfig, access_of
+from controller.loading import Setting, load
 from events.asking import Patience
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.settings import (
     ConnectTimeout,
+    Context,
     CredsFile,
+    InboxPrefix,
     NatsServer,
     NkeyFile,
     Password,
     Root,
     TlsCa,
     TlsCert,
+    TlsFirst,
     TlsKey,
     Token,
     User,
@@ -48,6 +52,7 @@ class ClientConfig(Struct, kw_only=True, frozen=True):
         float,
         Meta(ge=0, le=86_400, description="how long a controller is waited for where none answers"),
     ] = Patience().absent_s
+    context: Context = ""
     user: User = ""
     password: Password = ""
     token: Token = ""
@@ -56,6 +61,8 @@ class ClientConfig(Struct, kw_only=True, frozen=True):
     tls_ca: TlsCa = ""
     tls_cert: TlsCert = ""
     tls_key: TlsKey = ""
+    tls_first: TlsFirst = False
+    inbox_prefix: InboxPrefix = ""
 
     def access(self) -> Access:
         """Who we are to the NATS server."""
@@ -70,27 +77,41 @@ def settings_of_others(kind: type[Struct]) -> frozenset[str]:
 
 
 def client_config(
-    server: str | None, root: str | None, environ: Mapping[str, str] = os.environ
+    flags: Mapping[str, Setting] | None = None, environ: Mapping[str, str] = os.environ
 ) -> ClientConfig:
-    """The client's settings, with a server in any case. Raises Invalid."""
-    config = load(
-        ClientConfig,
-        environ=environ,
-        flags={"server": server, "root": root},
-        also_known=settings_of_others(ClientConfig),
-    )
+    """The client's settings, with a server in any case: what is said (by a flag, a variable
+    or a named context), else a running ``slotbus up``, else the selected context, else the
+    local default. Raises Invalid."""
+    also_known = settings_of_others(ClientConfig)
+
+    def loaded(*, use_selected: bool) -> ClientConfig:
+        return load(
+            ClientConfig,
+            environ=environ,
+            flags=flags,
+            also_known=also_known,
+            use_selected=use_selected,
+        )
+
+    config = loaded(use_selected=False)
+    running = None if config.server else find_up(environ)
+    if running is not None:
+        root_said = config.root != ClientConfig().root
+        root = config.root if root_said else running.root
+        config = structs.replace(config, server=running.server, root=root)
+    else:
+        config = loaded(use_selected=True)
     Subjects(config.root)
-    if config.server:
-        return config
-    running = find_up(environ)
-    return structs.replace(config, server=running.server if running else DEFAULT_SERVER)
+    return config if config.server else structs.replace(config, server=DEFAULT_SERVER)
 
 
 class RunningUp(Struct, frozen=True):
-    """A ``slotbus up`` that runs: its server, and when it started in wall-clock seconds."""
+    """A ``slotbus up`` that runs: its server, when it started in wall-clock seconds, and the
+    root of its subjects."""
 
     server: str
     started: float
+    root: str = "slotbus"
 
 
 def notes_dir(environ: Mapping[str, str]) -> Path:
@@ -105,7 +126,11 @@ def notes_dir(environ: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def leave_note(
-    server: str, started: float, environ: Mapping[str, str] = os.environ
+    server: str,
+    started: float,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    root: str = "slotbus",
 ) -> Generator[Path]:
     """Lets other commands of this user find ``server`` while the block runs.
 
@@ -118,7 +143,7 @@ def leave_note(
     unready = path.with_suffix(".new")
     with unready.open("w") as note:
         fcntl.flock(note, fcntl.LOCK_EX)
-        note.write(json.dumps({"server": server, "started": started}))
+        note.write(json.dumps({"server": server, "started": started, "root": root}))
         note.flush()
         unready.rename(path)  # locked before anyone can find it
         try:
@@ -140,7 +165,8 @@ def _read(path: Path) -> RunningUp | None:
                 fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 fields = json.loads(note.read())
-                return RunningUp(str(fields["server"]), float(fields["started"]))
+                root = str(fields.get("root", "slotbus"))
+                return RunningUp(str(fields["server"]), float(fields["started"]), root)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     with contextlib.suppress(OSError):

@@ -32,19 +32,6 @@ _WHERE = "Where and how"
 PROGRAM = "Program"
 """The panel of the options that every program has."""
 
-Server = Annotated[
-    str | None,
-    typer.Option(
-        "--server",
-        metavar="URL",
-        help="NATS server; else NATS_URL, else a running `slotbus up`, else the local default.",
-        rich_help_panel=_WHERE,
-    ),
-]
-Root = Annotated[
-    str | None,
-    typer.Option(metavar="SUBJECT", help="Root of the subjects [slotbus].", rich_help_panel=_WHERE),
-]
 OutputOption = Annotated[
     Output,
     typer.Option(
@@ -65,21 +52,12 @@ Wait = Annotated[
 CommandId = Annotated[
     str | None,
     typer.Option(
-        metavar="ID", help="Repeat a command under its own id: it is carried out once [fresh]."
+        metavar="ID", help="Repeat a command under its own id: it is carried out once (fresh)."
     ),
 ]
 Run = Annotated[int | None, typer.Option("--run", metavar="N", help="Only this run of the job.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
 
-ProgramServer = Annotated[
-    str | None,
-    typer.Option(
-        "--server",
-        metavar="URL",
-        help="NATS server; else NATS_URL, else nats://127.0.0.1:4222.",
-        rich_help_panel=PROGRAM,
-    ),
-]
 WorkerCommand = Annotated[
     str | None,
     typer.Option(
@@ -96,13 +74,13 @@ ConfigFile = Annotated[
 ]
 StateDir = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Where state is kept [per user].", rich_help_panel=PROGRAM),
+    typer.Option(metavar="DIR", help="Where state is kept (per user).", rich_help_panel=PROGRAM),
 ]
 Http = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="/metrics, /healthz, /readyz; `off` for none [loopback].",
+        help="/metrics, /healthz, /readyz; `off` for none (loopback).",
         rich_help_panel=PROGRAM,
     ),
 ]

@@ -11,20 +11,20 @@ from typing import Annotated
 
 import typer
 
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import (
     PROGRAM,
     ConfigFile,
     Http,
     LogLevel,
     NodeExpiry,
-    ProgramServer,
-    Root,
     SchedulerChoice,
     StateDir,
     WorkerCommand,
 )
 
 
+@with_nats
 def up(
     nodes: Annotated[
         int,
@@ -44,35 +44,29 @@ def up(
             metavar="PORT", min=0, max=65_535, help="For NATS [4222, or a free one if it is taken]."
         ),
     ] = None,
-    server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Use this NATS server (or NATS_URL) instead of an own one."
-        ),
-    ] = None,
     worker_command: WorkerCommand = None,
     node_expiry: NodeExpiry = None,
     http: Http = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
-    root: Root = None,
     log_level: LogLevel = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Run everything on this machine: NATS, a controller and its workers.
 
+    An own NATS server, unless a flag, NATS_URL, a named context or a setting says which.
     Other commands find it by themselves. Ctrl-C stops all jobs and ends everything in
     order; the event log stays in the state directory and is there again next time.
     """
     from controller.cli.finding import settings_of_others
     from controller.cli.output import write
     from controller.cli.running import as_usage, reported, run_program
-    from controller.config import DEFAULT_SERVER, SERVER_ENV, ControllerConfig, load_controller
+    from controller.config import DEFAULT_SERVER, ControllerConfig, load_controller
     from controller.logs import setup_logging
     from controller.up import UpConfig, run_up
 
     flags: dict[str, object] = {
-        "server": server,
-        "root": root,
+        **nats.settings(),
         "scheduler": "node" if nodes else "process",
         "worker_command": worker_command,
         "node_expiry_s": node_expiry,
@@ -88,30 +82,32 @@ def up(
                 environ=os.environ,
                 flags=flags,
                 also_known=settings_of_others(ControllerConfig),
+                use_selected=False,
             )
-        given = server or os.environ.get(SERVER_ENV) or base.server != DEFAULT_SERVER
-        plan = UpConfig(controller=base, nodes=nodes, slots=slots, own_server=not given, port=port)
+        said = nats.server or os.environ.get("NATS_URL") or base.context
+        own_server = not said and base.server == DEFAULT_SERVER
+        plan = UpConfig(controller=base, nodes=nodes, slots=slots, own_server=own_server, port=port)
         setup_logging(log_level or "warning", base.log_format)
         run_program(lambda stop: run_up(plan, write, stop))
 
 
+@with_nats
 def controller(
     scheduler: Annotated[
         SchedulerChoice | None,
         typer.Option(
             help="process runs workers on this machine, node on agents, embedded as tasks of "
-            "this controller; manual prints what a person is to run [process].",
+            "this controller; manual prints what a person is to run (process).",
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    server: ProgramServer = None,
     worker_command: WorkerCommand = None,
     node_expiry: NodeExpiry = None,
     http: Http = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
-    root: Root = None,
     log_level: LogLevel = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Run a controller. A second one waits until the first is gone.
 
@@ -126,8 +122,7 @@ def controller(
 
     flags: dict[str, object] = {
         "scheduler": None if scheduler is None else scheduler.value,
-        "server": server,
-        "root": root,
+        **nats.settings(),
         "worker_command": worker_command,
         "node_expiry_s": node_expiry,
         "http": http,
@@ -146,11 +141,12 @@ def controller(
         run_program(lambda stop: run_controller(chosen, stop=stop))
 
 
+@with_nats
 def agent(
     node_id: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Id of this node [the host's name].", rich_help_panel=PROGRAM
+            metavar="ID", help="Id of this node (the host's name).", rich_help_panel=PROGRAM
         ),
     ] = None,
     slots: Annotated[
@@ -167,7 +163,6 @@ def agent(
             rich_help_panel=PROGRAM,
         ),
     ] = None,
-    server: ProgramServer = None,
     worker_command: WorkerCommand = None,
     stop_workers_on_exit: Annotated[
         bool | None,
@@ -180,8 +175,8 @@ def agent(
     http: Http = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
-    root: Root = None,
     log_level: LogLevel = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Run the agent of a node: it starts and stops workers as the controller says.
 
@@ -192,7 +187,7 @@ def agent(
     from controller.cli.finding import settings_of_others
     from controller.cli.job_file import pairs
     from controller.cli.running import as_usage, reported, run_program
-    from controller.config import load
+    from controller.loading import load
     from controller.logs import setup_logging
     from schedulers.node.config import AgentConfig, check_agent
 
@@ -202,8 +197,7 @@ def agent(
                 "node_id": node_id,
                 "slots": slots,
                 "labels": pairs(label, "--label") if label else None,
-                "server": server,
-                "root": root,
+                **nats.settings(),
                 "worker_command": worker_command,
                 "stop_workers_on_exit": stop_workers_on_exit,
                 "http": http,

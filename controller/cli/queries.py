@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controller.cli.options import Output, OutputOption, Root, Run, Server
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
+from controller.cli.options import (
+    Output,
+    OutputOption,
+    Run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from controller.cli.output import Progress
     from controller.cli.session import Where
-    from events.asking import Query
+    from events.asking import PagedQuery
     from events.client import SlotbusClient
 
 JobArgument = Annotated[
@@ -25,13 +30,13 @@ JobArgument = Annotated[
 ]
 
 
+@with_nats
 def workers(
     job: JobArgument = None,
     run: Run = None,
     ended: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """List workers: where they run, with how many slots, in which state."""
     from controller.cli.output import worker_table
@@ -43,16 +48,16 @@ def workers(
     _query(
         QueryWorkers,
         fields,
-        Where(server, root, output),
+        Where(nats, output),
         lambda body: worker_table(decode(body, WorkersReply).workers),
     )
 
 
+@with_nats
 def jobs(
     job: JobArgument = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """List jobs with their newest run."""
     from controller.cli.output import job_table
@@ -63,18 +68,18 @@ def jobs(
     _query(
         QueryJobs,
         {"job_id": job},
-        Where(server, root, output),
+        Where(nats, output),
         lambda body: job_table(decode(body, JobsReply).jobs),
     )
 
 
+@with_nats
 def nodes(
     node: Annotated[
         str | None, typer.Argument(metavar="[NODE]", help="Only this node.", show_default=False)
     ] = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """List nodes: their slots, which are free, and when they were heard last."""
     from controller.cli.output import node_table
@@ -85,13 +90,13 @@ def nodes(
     _query(
         QueryNodes,
         {"node_id": node},
-        Where(server, root, output),
+        Where(nats, output),
         lambda body: node_table(decode(body, NodesReply).nodes),
     )
 
 
 def _query(
-    kind: type[Query],
+    kind: type[PagedQuery],
     fields: Mapping[str, object],
     where: Where,
     as_table: Callable[[bytes], None],

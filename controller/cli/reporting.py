@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from controller.cli.options import Output, OutputOption, Root, Server
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
+from controller.cli.options import (
+    Output,
+    OutputOption,
+)
 
 if TYPE_CHECKING:
     from controller.cli.output import Progress
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 REPORT_TIMEOUT_S: Final = 10.0
 
 
+@with_nats
 def ended(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="Id of the worker.")],
     exit_code: Annotated[
@@ -29,8 +34,7 @@ def ended(
     ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="In your words.")] = "",
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Report that a worker of the manual scheduler has ended.
 
@@ -41,7 +45,7 @@ def ended(
     from controller.cli.session import Where, converse, print_reply
 
     code = 0 if exit_code is None and signal is None else exit_code
-    where = Where(server, root, output)
+    where = Where(nats, output)
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         body = await _report(bus, await _row(bus, worker), code, signal, reason)

@@ -14,6 +14,7 @@ import typer
 from msgspec import Struct
 
 from controller.cli.finding import client_config
+from controller.cli.nats_options import Nats
 from controller.cli.options import Output
 from controller.cli.output import Progress, progress, write_body
 from controller.cli.running import DONE, as_usage, reported
@@ -26,8 +27,7 @@ from events.errors import SlotbusError
 class Where(Struct, frozen=True):
     """What the common options say."""
 
-    server: str | None
-    root: str | None
+    nats: Nats
     output: Output
 
 
@@ -55,7 +55,7 @@ async def _converse(where: Where, doing: str, work: Work) -> int:
 @contextlib.asynccontextmanager
 async def _client(where: Where, shown: Progress) -> AsyncGenerator[SlotbusClient]:
     with as_usage():
-        config = client_config(where.server, where.root)
+        config = client_config(where.nats.settings())
 
     def retrying(error: SlotbusError) -> None:
         shown.say(f"{error.message} -- trying again")

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import (
     CommandId,
     Output,
     OutputOption,
-    Root,
-    Server,
     Wait,
 )
 
@@ -30,8 +29,9 @@ AFTER_DASHES = "after --"
 _PLACEMENT = "Placement"
 
 
+@with_nats
 def start(
-    context: typer.Context,
+    invoked: typer.Context,
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="Id of the job.", show_default=False)
     ] = None,
@@ -59,10 +59,10 @@ def start(
         str | None, typer.Option(metavar="PATH", help="Handed to the workers.")
     ] = None,
     program_hash: Annotated[
-        str | None, typer.Option("--hash", metavar="HEX", help="Of the program [computed].")
+        str | None, typer.Option("--hash", metavar="HEX", help="Of the program (computed).")
     ] = None,
     run: Annotated[
-        int | None, typer.Option("--run", metavar="N", help="Number of this run [the next].")
+        int | None, typer.Option("--run", metavar="N", help="Number of this run (the next).")
     ] = None,
     selector: Annotated[
         list[str] | None,
@@ -76,7 +76,7 @@ def start(
         str | None,
         typer.Option(
             metavar="pack|even",
-            help="Fill nodes one by one, or share slots out [pack].",
+            help="Fill nodes one by one, or share slots out (pack).",
             rich_help_panel=_PLACEMENT,
         ),
     ] = None,
@@ -84,15 +84,14 @@ def start(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Workers end after so long without a controller [never].",
+            help="Workers end after so long without a controller (never).",
             rich_help_panel=_PLACEMENT,
         ),
     ] = None,
     wait: Wait = None,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Start a run of a job: all its slots, or none.
 
@@ -120,14 +119,14 @@ def start(
         program=program,
         wasm_path=wasm_path,
         hash=program_hash,
-        command=context.meta.get(AFTER_DASHES, []),
+        command=invoked.meta.get(AFTER_DASHES, []),
         selector=selector or [],
         spread=spread,
         stop_after_s=stop_after,
         wait_s=wait,
         command_id=command_id,
     )
-    where = Where(server, root, output)
+    where = Where(nats, output)
     with reported(output), as_usage():
         request = build_start(arguments)
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from controller.cli.options import Follow, Output, OutputOption, Root, Run, Server
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
+from controller.cli.options import (
+    Follow,
+    Output,
+    OutputOption,
+    Run,
+)
 
 if TYPE_CHECKING:
     from controller.cli.output import Progress
@@ -24,6 +30,7 @@ _AGO: Final = re.compile(r"(\d+)([smhd])\Z")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
+@with_nats
 def events(
     job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
     node: Annotated[
@@ -38,8 +45,7 @@ def events(
         ),
     ] = None,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Tell what happened, from the event log; json prints one record a line."""
     from controller.cli.output import clean, write, write_body
@@ -67,7 +73,7 @@ def events(
             show(record)
         return DONE
 
-    converse(Where(server, root, output), "reading events", work)
+    converse(Where(nats, output), "reading events", work)
 
 
 def parse_since(text: str | None) -> datetime | int | None:
@@ -90,6 +96,7 @@ def parse_since(text: str | None) -> datetime | int | None:
         ) from error
 
 
+@with_nats
 def logs(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
     follow: Follow = False,
@@ -104,8 +111,7 @@ def logs(
         bool, typer.Option("--bare", help="Without the worker's id before each line.")
     ] = False,
     output: OutputOption = Output.TABLE,
-    server: Server = None,
-    root: Root = None,
+    nats: Nats = NOTHING_SAID,
 ) -> None:
     """Print the output of a job's workers, also after their end.
 
@@ -142,4 +148,4 @@ def logs(
         lines.finish()
         return REFUSED if silent else DONE
 
-    converse(Where(server, root, output), f"reading the output of {job}", work)
+    converse(Where(nats, output), f"reading the output of {job}", work)

@@ -20,8 +20,10 @@ from events.errors import Invalid
 from events.ids import ID_RE, Capacity
 from events.settings import (
     ConnectTimeout,
+    Context,
     CredsFile,
     Http,
+    InboxPrefix,
     LogFormat,
     LogLevel,
     NatsServer,
@@ -32,6 +34,7 @@ from events.settings import (
     StateDir,
     TlsCa,
     TlsCert,
+    TlsFirst,
     TlsKey,
     Token,
     User,
@@ -80,6 +83,7 @@ class AgentConfig(Struct, kw_only=True, frozen=True):
     ] = 5.0
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
+    context: Context = ""
     user: User = ""
     password: Password = ""
     token: Token = ""
@@ -88,6 +92,8 @@ class AgentConfig(Struct, kw_only=True, frozen=True):
     tls_ca: TlsCa = ""
     tls_cert: TlsCert = ""
     tls_key: TlsKey = ""
+    tls_first: TlsFirst = False
+    inbox_prefix: InboxPrefix = ""
 
     def access(self) -> Access:
         """Who we are to the NATS server."""

@@ -25,7 +25,7 @@ from events.errors import Invalid
 
 COMMANDS = (
     "up", "controller", "agent", "start", "stop", "workers", "jobs", "nodes", "cordon",
-    "uncordon", "ended", "events", "logs", "demo",
+    "uncordon", "ended", "events", "logs", "demo", "schema",
 )  # fmt: skip
 
 runner = CliRunner()
@@ -113,16 +113,16 @@ def test_a_mistake_in_a_job_file_is_named(tmp_path: Path) -> None:
 def test_a_flag_wins_over_the_environment_and_that_over_a_running_up(tmp_path: Path) -> None:
     environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
     with leave_note("nats://127.0.0.1:5555", 1.0, environ):
-        assert client_config(None, None, environ).server == "nats://127.0.0.1:5555"
+        assert client_config({}, environ).server == "nats://127.0.0.1:5555"
         environ["NATS_URL"] = "nats://env:1"
-        assert client_config(None, None, environ).server == "nats://env:1"
+        assert client_config({}, environ).server == "nats://env:1"
         environ["SLOTBUS_CFG_SERVER"] = "nats://cfg:1"
-        assert client_config(None, None, environ).server == "nats://cfg:1"
-        assert client_config("nats://flag:1", None, environ).server == "nats://flag:1"
+        assert client_config({}, environ).server == "nats://cfg:1"
+        assert client_config({"server": "nats://flag:1"}, environ).server == "nats://flag:1"
 
 
 def test_without_any_it_is_the_local_default(tmp_path: Path) -> None:
-    assert client_config(None, None, {"XDG_RUNTIME_DIR": str(tmp_path)}).server == DEFAULT_SERVER
+    assert client_config({}, {"XDG_RUNTIME_DIR": str(tmp_path)}).server == DEFAULT_SERVER
 
 
 def test_the_last_up_that_runs_is_found_and_dead_notes_are_cleared(tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ def test_where_there_is_no_runtime_directory_the_state_directory_serves(tmp_path
 
 def test_settings_of_other_programs_are_no_mistakes_of_a_client() -> None:
     environ = {"SLOTBUS_CFG_NODE_EXPIRY_S": "5", "SLOTBUS_CFG_PATIENCE_S": "0.5"}
-    assert client_config("nats://x:1", None, environ).patience_s == 0.5
+    assert client_config({"server": "nats://x:1"}, environ).patience_s == 0.5
     assert "node_expiry_s" in settings_of_others(ClientConfig)
     with pytest.raises(Invalid, match="did you mean SLOTBUS_CFG_PATIENCE_S"):
-        client_config(None, None, {"SLOTBUS_CFG_PATIENZE_S": "1"})
+        client_config({}, {"SLOTBUS_CFG_PATIENZE_S": "1"})
 
 
 def test_a_client_can_have_credentials() -> None:
-    config = client_config("nats://x:1", None, {"SLOTBUS_CFG_TOKEN": "t", "SLOTBUS_CFG_USER": "u"})
-    assert (config.access().token, config.access().user) == ("t", "u")
+    config = client_config({}, {"SLOTBUS_CFG_TOKEN": "t"})
+    assert (config.access().token, config.access().user) == ("t", "")
