@@ -288,3 +288,9 @@ class Record(Struct, kw_only=True, frozen=True):
     epoch: int
     cause: str
     events: list[AnyFact]
+
+
+class PublishedRecord(Record, kw_only=True, frozen=True):
+    """A record as the event subjects carry it; ``position``: where in the log it stands."""
+
+    position: int

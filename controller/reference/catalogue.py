@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from events.asking import ROUTES
 from events.errors import CODES
-from events.facts import Record
+from events.facts import PublishedRecord, Record
 from events.messages import (
     AgentInventory,
     AgentLogs,
@@ -83,9 +83,9 @@ def exchanges(subjects: Subjects | None = None) -> list[Exchange]:
         ),
         *_node_traffic(at),
         *_orders(at),
-        Exchange(subject=at.event_job("<job_id>"), way="leader to all", message=Record),
-        Exchange(subject=at.event_node("<node_id>"), way="leader to all", message=Record),
-        Exchange(subject=at.event_leader, way="leader to all", message=Record),
+        Exchange(subject=at.event_job("<job_id>"), way="leader to all", message=PublishedRecord),
+        Exchange(subject=at.event_node("<node_id>"), way="leader to all", message=PublishedRecord),
+        Exchange(subject=at.event_leader, way="leader to all", message=PublishedRecord),
         Exchange(subject=at.eventlog, way="leader to all", message=Record, many=True),
         Exchange(subject=at.log("<job_id>", "<worker_id>"), way="agent to all", message=LogLines),
     ]
@@ -122,6 +122,19 @@ def _orders(at: Subjects) -> list[Exchange]:
     ]
 
 
+def on_subject(subject: str) -> Exchange | None:
+    """What goes over a subject, whatever its root and ids: ``t.node.n1.register``."""
+    tokens = subject.split(".")
+    for exchange in exchanges():
+        own = exchange.subject.split(".")[1:]
+        given = tokens[-len(own) :]
+        if len(given) == len(own) and all(
+            mine.startswith("<") or mine == theirs for mine, theirs in zip(own, given, strict=True)
+        ):
+            return exchange
+    return None
+
+
 MESSAGES: Final[list[type[Struct]]] = list(
     dict.fromkeys(
         kind
@@ -131,3 +144,6 @@ MESSAGES: Final[list[type[Struct]]] = list(
     )
 )
 """Every message that goes over the wire, requests before their replies, but errors."""
+
+KINDS: Final[tuple[type[Struct], ...]] = (*MESSAGES, ErrorReply)
+"""All of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, TypeVar, get_args
 
 from controller.reference.markdown import EVENTS_PAGE, code, fields_table, nested, own_doc, table
-from events.facts import AnyFact, Fact, Record
+from events.facts import AnyFact, Fact, PublishedRecord, Record
 from events.messages import SchedulerConfig
 from events.states import (
     NODE_TABLE,
@@ -29,9 +29,8 @@ def events_page() -> str:
         "# Events",
         "The event log is a sequence of records, each a line of JSON. Every record is published "
         "on the subjects of the jobs and nodes that it concerns.",
-        f"## {Record.__name__}",
-        own_doc(Record),
-        _record_table(),
+        *_record_section(Record),
+        *_record_section(PublishedRecord),
         "# Facts",
         "What a record's `events` hold; `type` tells which. Fields with their default are left "
         "out.",
@@ -52,16 +51,16 @@ def events_page() -> str:
     return "\n\n".join(text for text in parts if text)
 
 
-def _record_table() -> str:
+def _record_section(kind: type[Record]) -> list[str]:
     """Without naming every fact in the row of ``events``."""
-    lines = fields_table(Record, EVENTS_PAGE).splitlines()
+    lines = fields_table(kind, EVENTS_PAGE).splitlines()
     short = [
         f"| {code('events')} | list of [facts](#facts) | needed |"
         if line.startswith(f"| {code('events')} ")
         else line
         for line in lines
     ]
-    return "\n".join(short)
+    return [f"## {kind.__name__}", own_doc(kind), "\n".join(short)]
 
 
 def _states(allowed: dict[tuple[S, str], frozenset[S]]) -> str:

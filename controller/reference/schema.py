@@ -12,13 +12,12 @@ from typing import Any, Final, Union, get_args
 import msgspec
 from msgspec import Raw, Struct, field
 
-from controller.reference.catalogue import MESSAGES, ErrorReply, exchanges
+from controller.reference.catalogue import KINDS, exchanges, on_subject
 from events.errors import Invalid
 from events.facts import AnyFact, Fact, Record
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 FACTS: Final[tuple[type[Fact], ...]] = get_args(AnyFact)
-KINDS: Final[tuple[type[Struct], ...]] = (*MESSAGES, ErrorReply)
 _REF: Final = "#/$defs/{name}"
 
 Schema = dict[str, Any]
@@ -38,7 +37,9 @@ def whole_schema() -> Schema:
 def schema_of(name: str) -> Schema:
     """The schema of one of ``names()``, with what it refers to. Raises Invalid."""
     definitions = _definitions()
-    found = names().get(name) or _on_subject(name) or _any_case(name, definitions)
+    exchange = on_subject(name)
+    found = names().get(name) or (exchange.message.__name__ if exchange else None)
+    found = found or _any_case(name, definitions)
     if found is None:
         near = difflib.get_close_matches(name, [*names(), *definitions], n=1)
         hint = f", did you mean {near[0]}?" if near else ""
@@ -57,26 +58,28 @@ def names() -> dict[str, str]:
 
 def _definitions() -> dict[str, Schema]:
     facts = [_describable(fact) for fact in FACTS]
-    record = msgspec.defstruct(
-        Record.__name__,
-        [
-            _field_like(one, list[Union[tuple(facts)]])  # type: ignore[misc]  # noqa: UP007
-            if one.name == "events"
-            else _field_like(one, one.type)
-            for one in msgspec.structs.fields(Record)
-        ],
-        namespace={"__doc__": Record.__doc__},
-        kw_only=True,
-    )
-    kinds = [_describable(kind) for kind in KINDS if kind is not Record]
+    records = [_record(kind, facts) for kind in KINDS if issubclass(kind, Record)]
+    kinds = [_describable(kind) for kind in KINDS if not issubclass(kind, Record)]
     _, definitions = msgspec.json.schema_components(
-        [*kinds, record, *facts], schema_hook=_any_json, ref_template=_REF
+        [*kinds, *records, *facts], schema_hook=_any_json, ref_template=_REF
     )
     by_subject = {e.message.__name__: e.said for e in exchanges() if e.said}
     for name, said in by_subject.items():
         required = definitions[name]["required"]
         definitions[name]["required"] = [one for one in required if one not in said]
     return {name: _translated(definitions[name]) for name in sorted(definitions)}
+
+
+def _record(kind: type[Record], facts: list[type[Struct]]) -> type[Struct]:
+    """A kind of record that holds these facts."""
+    fields = [
+        _field_like(one, list[Union[tuple(facts)]])  # type: ignore[misc]  # noqa: UP007
+        if one.name == "events"
+        else _field_like(one, one.type)
+        for one in msgspec.structs.fields(kind)
+    ]
+    own = {"__doc__": kind.__doc__}
+    return msgspec.defstruct(kind.__name__, fields, namespace=own, kw_only=True)
 
 
 def _any_json(kind: type) -> Schema:
@@ -147,19 +150,6 @@ def _references(schema: Any) -> list[str]:
     found = [name for value in schema.values() for name in _references(value)]
     ref = schema.get("$ref")
     return [ref.removeprefix(prefix), *found] if isinstance(ref, str) else found
-
-
-def _on_subject(subject: str) -> str | None:
-    """The message of a subject, whatever its root and ids: ``t.node.n1.register``."""
-    tokens = subject.split(".")
-    for exchange in exchanges():
-        own = exchange.subject.split(".")[1:]
-        given = tokens[-len(own) :]
-        if len(given) == len(own) and all(
-            mine.startswith("<") or mine == theirs for mine, theirs in zip(own, given, strict=True)
-        ):
-            return exchange.message.__name__
-    return None
 
 
 def _any_case(name: str, definitions: dict[str, Schema]) -> str | None:

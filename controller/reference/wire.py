@@ -17,7 +17,7 @@ from msgspec import Struct
 import events
 from controller.cli.running import exit_code_of
 from controller.reference.catalogue import (
-    MESSAGES,
+    KINDS,
     ErrorFields,
     ErrorReply,
     Exchange,
@@ -92,7 +92,7 @@ def messages_page() -> str:
         f"{code(ID_PATTERN.replace(chr(92) + 'Z', '$'))}; times are RFC 3339 in UTC. "
         "`slotbus schema NAME` prints the JSON Schema.",
     ]
-    told: list[type[Struct]] = [*(kind for kind in MESSAGES if kind is not Record), ErrorReply]
+    told = [kind for kind in KINDS if not issubclass(kind, Record)]
     for kind in told:
         parts += _section(kind)
     parts += ["# Parts of messages"]
