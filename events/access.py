@@ -19,6 +19,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 from nats.aio.client import RawCredentials
 
@@ -31,6 +32,10 @@ _ELSEWHERE: Final = {
 _JWT: Final = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s+(\S+)\s+-{3,}END", re.ASCII)
 _SEED: Final = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s+(\S+)\s+-{3,}END", re.ASCII)
 _TOKENS: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*\Z")
+
+
+class _Claims(Struct):
+    exp: float = 0.0
 
 
 class AccessUnusable(Exception):
@@ -64,7 +69,7 @@ class Access(Struct, frozen=True, kw_only=True):
     @property
     def wants_tls(self) -> bool:
         """Whether a connection in the clear would not be what was asked for."""
-        return bool(self.tls_ca or self.tls_cert or self.tls_first)
+        return bool(self.tls_ca or self.tls_cert or self.tls_key or self.tls_first)
 
 
 def client_options(access: Access) -> dict[str, Any]:
@@ -90,6 +95,19 @@ def client_options(access: Access) -> dict[str, Any]:
         raise AccessUnusable(f"the inbox prefix {prefix!r} is no plain subject")
     options["inbox_prefix"] = prefix
     return options
+
+
+def has_expired(access: Access, now: float) -> bool:
+    """Whether our credentials say themselves that they are over, by seconds since 1970. The
+    server only says that it refuses them."""
+    try:
+        jwt = _JWT.search(_secret(access.creds_file, "creds")) if access.creds_file else None
+        claims = jwt[1].split(".")[1] if jwt else ""
+        padded = claims + "=" * (-len(claims) % 4)
+        until = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Claims).exp
+    except (AccessUnusable, IndexError, ValueError, msgspec.DecodeError):
+        return False
+    return 0 < until < now
 
 
 def expand(path: str) -> str:

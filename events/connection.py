@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -20,7 +21,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from events.access import Access as Access
-from events.access import AccessUnusable, client_options
+from events.access import AccessUnusable, client_options, has_expired
 from events.errors import SlotbusError
 from events.failures import ADVICE, NoTls, Why, classify
 
@@ -45,6 +46,7 @@ class ConnectionFailed(SlotbusError):
     def __init__(self, why: Why, server: str, cause: str) -> None:
         super().__init__(f"{server}: {ADVICE[why]} ({cause})", why=why, server=server)
         self.why: Why = why
+        self.cause = cause
 
 
 def _nothing() -> None:
@@ -177,7 +179,12 @@ async def connect(
         ),
         name=f"connect {name}",
     )
-    await _first_connect(link, connecting, connect_timeout_s, shown)
+    try:
+        await _first_connect(link, connecting, connect_timeout_s, shown)
+    except ConnectionFailed as error:
+        if error.why == "auth" and has_expired(access, time.time()):
+            raise ConnectionFailed("expired", shown, error.cause) from error
+        raise
     link.made = True
     return link.nc
 
