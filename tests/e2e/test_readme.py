@@ -47,14 +47,14 @@ def test_modules_that_are_named_exist(document: Path) -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     for config in (ControllerConfig, AgentConfig):
         for field in msgspec.structs.fields(config):
             assert f"`{field.name}`" in text, f"{config.__name__}.{field.name}"
 
 
 def test_gauges_that_are_named_are_those_that_exist() -> None:
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     for name in (accounts.FREE, accounts.REGISTERED, accounts.NODES, accounts.PER_NODE):
         assert f"`{name}" in text
 
