@@ -4,7 +4,7 @@ What lives here: ``Denials``, which ends a wait that the server has made hopeles
 not: what is asked.
 
 A server that refuses a publish or a subscription says so on the connection, not to who
-asked: the request itself would only time out.
+asked: the request itself would only time out. nats-py (2.16) puts its words in small letters.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ class Denials:
         found = _VIOLATION.search(str(error))
         if found is None:
             return
-        listening, subject = found[1].lower() == "subscription", found[2]
-        if listening and subject.startswith(f"{self._inbox_prefix}."):
-            self._deaf = self._no_answers(subject)
+        listening, forbidden = found[1].lower() == "subscription", found[2].lower()
+        if listening and forbidden.startswith(f"{self._inbox_prefix.lower()}."):
+            self._deaf = self._no_answers()
         for waiting in self._waiting:
-            if not waiting.refusal.done():
-                if self._deaf is not None:
-                    waiting.refusal.set_result(self._deaf)
-                elif subject in waiting.subjects:
-                    waiting.refusal.set_result(_denied(listening, subject))
+            subject = next((s for s in waiting.subjects if s.lower() == forbidden), None)
+            if waiting.refusal.done():
+                continue
+            if self._deaf is not None:
+                waiting.refusal.set_result(self._deaf)
+            elif subject is not None:
+                waiting.refusal.set_result(_denied(listening, subject))
 
     def reconnected(self) -> None:
         """Another server, or other permissions: what is still forbidden is said again."""
@@ -88,7 +90,8 @@ class Denials:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _no_answers(self, subject: str) -> Denied:
+    def _no_answers(self) -> Denied:
+        subject = f"{self._inbox_prefix}.>"
         return Denied(
             f"the NATS server does not let this user listen for answers on {subject}: say "
             "--inbox-prefix with what the user may subscribe to",
