@@ -175,16 +175,10 @@ def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:
 
 
 def finished(draft: Draft, request: WorkerFinishedReq) -> None:
-    """A worker ended. Repeated and unknown ends are acknowledged, and change nothing.
-
-    Raises Invalid for a worker that lives on another node.
-    """
+    """A worker ended. Repeated and unknown ends are acknowledged and change nothing; so is
+    that of a copy, while the worker itself lives on another node."""
     worker = draft.ledger.workers.get(request.worker_id)
-    if worker is not None and not worker.gone:
-        if worker.node_id != request.node_id:
-            raise Invalid(
-                f"worker {worker.worker_id} is on node {worker.node_id}", path="$.worker_id"
-            )
+    if worker is not None and not worker.gone and worker.node_id == request.node_id:
         end_worker(draft, worker, request)
         settle(draft, worker.job_id)
     draft.effect(Acknowledge(request.node_id, request.worker_id))

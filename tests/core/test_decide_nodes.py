@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from events.errors import DuplicateNode, Invalid, SlotbusError, UnknownNode
+from events.errors import DuplicateNode, SlotbusError, UnknownNode
 from events.facts import NodeExpired, WorkerEnded, WorkerLost, WorkerReturned
 from events.ledger import live_digest
 from events.messages import FinishedReply, HeartbeatReply, RegisterReply
@@ -304,10 +304,12 @@ def test_ends_of_workers_nobody_knows_are_acknowledged(story: Story) -> None:
     assert isinstance(draft.answer, FinishedReply)
 
 
-def test_the_end_of_a_worker_that_lives_on_another_node_is_invalid(story: Story) -> None:
+def test_the_end_of_a_copy_is_acknowledged_and_the_worker_lives_on(story: Story) -> None:
+    """Else an agent that had to stop an orphan would report its end for ever."""
     story.nodes(n1=1)
     (one,) = story.running("j")
-    assert isinstance(refusal(story.tell(ended(one, "n2"))), Invalid)
+    draft = story.tell(ended(one, "n2"))
+    assert (draft.record, draft.effects) == (None, [Acknowledge("n2", one)])
     assert story.state_of(one) is WorkerState.RUNNING
 
 

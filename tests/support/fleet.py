@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from msgspec import Struct
-
 from events.errors import SlotbusError
 from events.facts import CommandDone, WorkerStopping
 from events.messages import (
-    AgentStopReply,
     CordonReq,
     FinishedReply,
     HeartbeatReply,
-    InventoryReply,
     RegisterReply,
     StartPipelineReq,
     StopWorkersReq,
@@ -31,19 +27,15 @@ from schedulers.decide.messages import (
     Grace,
     Inbound,
     InventoryFailed,
-    InventoryTaken,
     Launch,
-    Launched,
-    LaunchFailed,
     LaunchUncertain,
     NodeTraffic,
     Stop,
-    StopAnswered,
     TakeInventory,
     Tick,
 )
-from schedulers.launcher import LaunchAck
-from tests.support.machines import Machine, Process, Refused, Reply
+from tests.support.machines import Machine, Process
+from tests.support.orders import Answer, Order, carried_out, key_of, node_of, outcome_of, replaces
 from tests.support.story import Story, config
 
 RULES = Rules(
@@ -56,20 +48,6 @@ RULES = Rules(
 )
 QUIET_ROUNDS = 60
 ROUND_S = 3.0
-
-
-class Order(Struct, frozen=True):
-    """One try of an effect, on its way to a node."""
-
-    epoch: int
-    effect: Effect
-
-
-class Answer(Struct, frozen=True):
-    """What a node said to an order, on its way back."""
-
-    order: Order
-    reply: Reply
 
 
 class Fleet:
@@ -161,9 +139,9 @@ class Fleet:
         order = self.orders[index % len(self.orders)]
         if not again:
             self.orders.remove(order)
-        machine = self.machine(_node_of(order.effect))
+        machine = self.machine(node_of(order.effect))
         if machine.up:
-            self.answers.append(Answer(order, _carried_out(machine, order.effect)))
+            self.answers.append(Answer(order, carried_out(machine, order.effect)))
 
     def lose_order(self, index: int) -> None:
         if self.orders:
@@ -174,10 +152,10 @@ class Fleet:
             return
         answer = self.answers.pop(index % len(self.answers))
         effect = answer.order.effect
-        key = _key(effect)
+        key = key_of(effect)
         if answer.order.epoch == self.story.epoch and self.underway.get(key) is effect:
             del self.underway[key]
-            outcome = _outcome(effect, answer.reply)
+            outcome = outcome_of(effect, answer.reply)
             if outcome is not None:
                 self._tell(outcome)
 
@@ -337,9 +315,9 @@ class Fleet:
     def _carry_out(self, draft: Draft) -> None:
         for effect in draft.effects:
             if isinstance(effect, (Launch, Stop, TakeInventory)):
-                key = _key(effect)
+                key = key_of(effect)
                 before = self.underway.get(key)
-                if before is None or _replaces(effect, before):
+                if before is None or replaces(effect, before):
                     self.underway[key] = effect
                     self.orders.append(Order(self.story.epoch, effect))
 
@@ -378,67 +356,3 @@ def _hear(machine: Machine, message: NodeTraffic, answer: object) -> None:
             machine.registered = False
         case _:
             pass
-
-
-def _carried_out(machine: Machine, effect: Effect) -> Reply:
-    match effect:
-        case Launch(assignment=assignment):
-            return machine.launch(assignment)
-        case Stop(order=order):
-            return machine.stop(order)
-        case TakeInventory(incarnation=incarnation, epoch=epoch):
-            return machine.inventory(incarnation, epoch)
-        case _:
-            raise AssertionError(effect)
-
-
-def _outcome(effect: Effect, reply: Reply) -> Inbound | None:
-    """As the dispatcher understands an answer."""
-    match effect, reply:
-        case Launch(assignment=what), LaunchAck(seq=seq):
-            return Launched(what.worker_id, what.incarnation, seq=seq)
-        case Launch(assignment=what), Refused(reason=reason):
-            return LaunchFailed(what.worker_id, reason)
-        case Stop(order=order), AgentStopReply(state=state):
-            return StopAnswered(order.worker_id, state, order.node_id)
-        case TakeInventory(node_id=node_id), InventoryReply():
-            return InventoryTaken(node_id, reply)
-        case TakeInventory(node_id=node_id), _:
-            return InventoryFailed(node_id, "fenced")
-        case _:
-            return None
-
-
-def _node_of(effect: Effect) -> str:
-    match effect:
-        case Launch(assignment=assignment):
-            return assignment.node_id
-        case Stop(order=order):
-            return order.node_id
-        case _:
-            return effect.node_id
-
-
-def _key(effect: Effect) -> str:
-    match effect:
-        case Launch(assignment=assignment):
-            return f"w:{assignment.worker_id}"
-        case Stop(order=order):
-            return f"w:{order.worker_id}"
-        case _:
-            return f"n:{effect.node_id}"
-
-
-def _replaces(new: Effect, old: Effect) -> bool:
-    """As in the dispatcher."""
-    match new, old:
-        case Stop(), Launch():
-            return True
-        case Stop(order=ours), Stop(order=theirs):
-            return (ours.force, ours.incarnation) != (theirs.force, theirs.incarnation)
-        case Launch(assignment=ours_), Launch(assignment=theirs_):
-            return ours_.incarnation != theirs_.incarnation
-        case TakeInventory(), _:
-            return new != old
-        case _:
-            return False
