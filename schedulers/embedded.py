@@ -191,7 +191,7 @@ class EmbeddedLauncher:
 
     async def acknowledge(self, node_id: str, worker_id: str) -> None:
         """The end of this worker is in the log."""
-        self._tracking.forget(worker_id)
+        self._tracking.forget(node_id, worker_id)
 
     async def close(self) -> None:
         """Stops all workers, cancels them after CLOSE_GRACE_S seconds, and waits for as long

@@ -20,9 +20,15 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from events.errors import Invalid, TooLarge
 from events.ids import MAX_INLINE_PROGRAM_BYTES
 from events.log import EventLog, MemoryLog
-from events.messages import AgentStopReply, InventoryReply, WorkerFinishedReq
+from events.messages import (
+    AgentStopReply,
+    InventoryReply,
+    StartPipelineReq,
+    WorkerFinishedReq,
+)
 from schedulers.decide import Rules
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode
 from schedulers.launcher import Assignment, LaunchAck, LaunchRefused, StopOrder, Unreachable
@@ -32,6 +38,10 @@ from schedulers.variables import PROGRAM, fits_inline, variables_of
 NODE: Final = "manual"
 SLOTS_PER_WORKER: Final = 16
 TASK_SLOTS: Final = 1_000
+_TOO_LONG: Final = (
+    f"a program of more than {MAX_INLINE_PROGRAM_BYTES} bytes can't be handed over on a command "
+    "line: store it elsewhere and pass its address"
+)
 
 
 class StartInstruction(Struct, frozen=True, kw_only=True):
@@ -111,7 +121,7 @@ class ManualLauncher:
 
     async def acknowledge(self, node_id: str, worker_id: str) -> None:
         """The end of this worker, as somebody reported it, is in the log."""
-        self._tracking.forget(worker_id)
+        self._tracking.forget(node_id, worker_id)
 
     async def close(self) -> None:
         """What runs is the person's, and runs on."""
@@ -124,10 +134,7 @@ def _start(assignment: Assignment) -> StartInstruction:
     if not words:
         raise LaunchRefused("no worker command: neither the job nor this controller has one")
     if not fits_inline(assignment.program):
-        raise LaunchRefused(
-            f"a program of more than {MAX_INLINE_PROGRAM_BYTES} bytes can't be handed over on a "
-            "command line: store it elsewhere and pass its address"
-        )
+        raise LaunchRefused(_TOO_LONG)
     variables = {**variables_of(assignment), PROGRAM: bytes(assignment.program).decode()}
     given = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     command = " ".join(["env", *given, shlex.join(words)])
@@ -160,10 +167,21 @@ def _stop(order: StopOrder, *, sure: bool) -> StopInstruction:
     )
 
 
+def check_manual(request: StartPipelineReq) -> None:
+    """Refuses what a person can't be asked for. Raises Invalid, TooLarge."""
+    if request.scheduler_config.stop_after_s is not None:
+        raise Invalid(
+            "nobody stops a worker by itself here: leave stop_after_s out",
+            path="$.scheduler_config.stop_after_s",
+        )
+    if len(msgspec.json.encode(request.program)) > MAX_INLINE_PROGRAM_BYTES:
+        raise TooLarge(_TOO_LONG, path="$.program", limit=MAX_INLINE_PROGRAM_BYTES, unit="bytes")
+
+
 def manual_backend(tell: Tell = print_instruction, *, task_slots: int = TASK_SLOTS) -> Backend:
     """The manual backend; ``tell`` must not block for long, and not raise."""
     local = LocalNode(node_id=NODE, task_slots=task_slots, incarnation=NODE, listed=False)
-    return Backend(name="manual", launcher=ManualLauncher(tell), local=local)
+    return Backend(name="manual", launcher=ManualLauncher(tell), local=local, check=check_manual)
 
 
 def manual_rules(rules: Rules, slots_per_worker: int = SLOTS_PER_WORKER) -> Rules:
@@ -198,7 +216,7 @@ class ManualScheduler(Engine):
         )
 
     async def worker_finished(self, request: WorkerFinishedReq) -> None:
-        """Somebody saw a worker end. Raises Invalid for a worker of another node."""
+        """Somebody saw a worker end. One of another node's changes nothing."""
         await self._command(request)
 
     async def close(self) -> None:

@@ -126,10 +126,12 @@ class Tracking:
         known = self._workers.get(worker_id)
         return known is not None and known.row.state in (WorkerState.RUNNING, WorkerState.STOPPING)
 
-    def forget(self, worker_id: str) -> None:
-        """The end of a worker is in the log: a tombstone is all that stays."""
-        self._workers.pop(worker_id, None)
-        self.bury(worker_id)
+    def forget(self, node_id: str, worker_id: str) -> None:
+        """The end of a worker on this node is in the log: a tombstone is all that stays."""
+        known = self._workers.get(worker_id)
+        if known is None or known.node_id == node_id:
+            self._workers.pop(worker_id, None)
+            self.bury(worker_id)
 
     def inventory(self) -> InventoryReply:
         """All that are live, and ends not acknowledged yet."""

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
-from events.errors import Invalid, StartFailed
+from events.errors import Invalid, StartFailed, TooLarge
 from events.ids import MAX_INLINE_PROGRAM_BYTES
 from events.log import MemoryLog
 from events.messages import (
@@ -140,15 +141,16 @@ async def test_an_end_that_nobody_asked_for_is_taken_as_it_is_told(
     assert scheduler.ledger.jobs["j"].current.state == "failed"
 
 
-async def test_the_end_of_a_worker_elsewhere_is_refused(
+async def test_an_end_on_another_node_changes_nothing(
     scheduler: ManualScheduler, told: list[Instruction]
 ) -> None:
     await scheduler.start_workers(StartPipelineReq(job_id="j", slots=1))
-    wrong = WorkerFinishedReq(
-        node_id="n1", worker_id=only_start(told).worker_id, job_id="j", run_id=1, slots=1
-    )
-    with pytest.raises(Invalid, match=f"is on node {NODE}"):
-        await scheduler.worker_finished(wrong)
+    said = only_start(told)
+    await scheduler.worker_finished(replace(end_of(said), node_id="n1"))
+    await scheduler.dispatcher.until_idle(5.0)
+    assert await states(scheduler) == {said.worker_id: "running"}
+    await scheduler.submit(StopWorkersReq(job_id="j", grace_s=0.0))
+    assert isinstance(told[-1], StopInstruction)
 
 
 async def test_a_command_that_does_not_exist_is_the_persons_to_find_out(
@@ -159,7 +161,7 @@ async def test_a_command_that_does_not_exist_is_the_persons_to_find_out(
     assert only_start(told).command.endswith(" /no/such/program")
 
 
-async def test_without_a_command_or_with_a_huge_program_there_is_nothing_to_hand_over(
+async def test_what_a_person_cannot_be_asked_for_is_refused(
     told: list[Instruction],
 ) -> None:
     scheduler = ManualScheduler(told.append)
@@ -171,8 +173,13 @@ async def test_without_a_command_or_with_a_huge_program_there_is_nothing_to_hand
         program="x" * MAX_INLINE_PROGRAM_BYTES,
         scheduler_config=SchedulerConfig(command=["true"]),
     )
-    with pytest.raises(StartFailed, match="store it elsewhere"):
+    with pytest.raises(TooLarge, match="store it elsewhere"):
         await scheduler.start_workers(huge)
+    leased = StartPipelineReq(
+        job_id="j", slots=1, scheduler_config=SchedulerConfig(command=["true"], stop_after_s=60.0)
+    )
+    with pytest.raises(Invalid, match="nobody stops a worker by itself"):
+        await scheduler.start_workers(leased)
     assert told == []
     await scheduler.close()
 
