@@ -8,7 +8,7 @@ what is checked), clocks, I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -48,7 +48,7 @@ class Auditor:
         self._twin = Ledger()
         self._foldable = True
         self._accounts = Accounts()
-        self._at = datetime.min
+        self._at = datetime.min.replace(tzinfo=UTC)
         self._found: list[Violation] = []
 
     def observe(self, position: Position, record: f.Record) -> list[Violation]:
