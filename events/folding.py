@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from events import facts as f
+from events.capacity import Capacity
 from events.entities import (
     CommandEntry,
     Job,
@@ -51,6 +52,8 @@ class Folding:
         """Commands taken and without an outcome yet."""
         self._held: dict[str, int] = {}
         self._digests: dict[str, str] = {}
+        self.capacity = Capacity(self.state.nodes, self.free_slots)
+        """The nodes in the order in which they are filled."""
         for worker in self.state.workers.values():
             if not worker.gone:
                 self._hold(worker)
@@ -77,6 +80,15 @@ class Folding:
     @property
     def commands(self) -> dict[str, CommandEntry]:
         return self.state.commands
+
+    def held_slots(self, node_id: str) -> int:
+        """Slots of the live workers on a node."""
+        return self._held.get(node_id, 0)
+
+    def free_slots(self, node_id: str) -> int:
+        """Law 1: registered minus held, never below 0; an unknown node has none."""
+        node = self.nodes.get(node_id)
+        return max(0, node.task_slots - self.held_slots(node_id)) if node else 0
 
     def run_of(self, worker: Worker) -> Run:
         return self.jobs[worker.job_id].run(worker.run_id)
@@ -156,11 +168,13 @@ class Folding:
             cordon=known.cordon if known else NodeState.READY,
             past=past[-PAST_INCARNATIONS:],
         )
+        self.capacity.changed(fact.node_id)
 
     def _node_moved(self, fact: Any, target: NodeState, happening: str, at: datetime) -> Node:
         node = self.nodes[fact.node_id]
         node.state = step(NODE_TABLE, node.node_id, node.state, happening, target)
         node.since = at
+        self.capacity.changed(node.node_id)
         return node
 
     def _node_expired(self, fact: f.NodeExpired, at: datetime, epoch: int) -> None:
@@ -183,6 +197,7 @@ class Folding:
         if self.live_by_node.get(fact.node_id):
             raise IllegalTransition("node", fact.node_id, "holding workers", "node_forgotten")
         self.nodes.pop(fact.node_id)
+        self.capacity.changed(fact.node_id)
         for worker_id in [w for w, node in self.state.orphans.items() if node == fact.node_id]:
             del self.state.orphans[worker_id]
 
@@ -329,6 +344,7 @@ class Folding:
         worker.reason = fact.reason or worker.reason
         self._held[worker.node_id] -= worker.slots
         del self.live_by_node[worker.node_id][worker.worker_id]
+        self.capacity.changed(worker.node_id)
         if not fact.launched:
             self._note_failure(worker, fact.reason)
 
@@ -344,6 +360,7 @@ class Folding:
     def _hold(self, worker: Worker) -> None:
         self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots
         self.live_by_node.setdefault(worker.node_id, {})[worker.worker_id] = worker
+        self.capacity.changed(worker.node_id)
         self._digests.pop(worker.node_id, None)
 
 

@@ -26,15 +26,6 @@ def live_digest(worker_ids: list[str]) -> str:
 class Ledger(Folding):
     """Folds records. The same records give the same ``snapshot()``, byte for byte."""
 
-    def held_slots(self, node_id: str) -> int:
-        """Slots of the live workers on a node."""
-        return self._held.get(node_id, 0)
-
-    def free_slots(self, node_id: str) -> int:
-        """Law 1: registered minus held, never below 0; an unknown node has none."""
-        node = self.nodes.get(node_id)
-        return max(0, node.task_slots - self.held_slots(node_id)) if node else 0
-
     def live_on(self, node_id: str) -> list[Worker]:
         """Live workers of a node, in the order of their assignment."""
         return list(self.live_by_node.get(node_id, {}).values())

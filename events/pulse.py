@@ -7,6 +7,7 @@ clocks.
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -34,6 +35,8 @@ class Pulse:
     def __init__(self, expiry: timedelta) -> None:
         self.expiry = expiry
         self.beats: dict[str, Beat] = {}
+        self._epochs: Counter[int] = Counter()
+        """How many nodes have seen which epoch as their highest."""
         self.due: datetime | None = None
         """No node can be expired up to this time (and one may be after it)."""
 
@@ -42,11 +45,21 @@ class Pulse:
         beat = self.beats.get(node_id)
         if beat is None:
             beat = self.beats[node_id] = Beat(last_seen=at)
+            self._epochs[beat.epoch] += 1
             self._expect(at)
-        beat.last_seen = max(beat.last_seen, at)
-        beat.epoch = max(beat.epoch, epoch)
-        beat.seq = max(beat.seq, seq)
+        if at > beat.last_seen:
+            beat.last_seen = at
+        if epoch > beat.epoch:
+            self._epochs[beat.epoch] -= 1
+            self._epochs[epoch] += 1
+            beat.epoch = epoch
+        if seq > beat.seq:
+            beat.seq = seq
         return beat
+
+    def heard_under(self, epoch: int) -> int:
+        """How many nodes have seen this epoch or a higher one."""
+        return sum(count for seen, count in self._epochs.items() if seen >= epoch)
 
     def grace(self, at: datetime) -> None:
         """Everybody gets a new full term: we could not have heard them."""
@@ -55,7 +68,9 @@ class Pulse:
 
     def forget(self, node_id: str) -> None:
         """Expect nothing of this node."""
-        self.beats.pop(node_id, None)
+        beat = self.beats.pop(node_id, None)
+        if beat is not None:
+            self._epochs[beat.epoch] -= 1
 
     def age(self, node_id: str, now: datetime) -> timedelta | None:
         """Time since a node was heard, or None where it is not watched."""

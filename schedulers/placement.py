@@ -1,13 +1,14 @@
 """Placement: which nodes take how many slots of a run.
 
-What lives here: pure functions from candidates to a plan, and why each other node was not
-taken. What may not: the ledger, worker ids, anything that starts a worker.
+What lives here: pure functions from a fleet of nodes to a plan, and why each other node was
+not taken. What may not: the ledger, worker ids, anything that starts a worker.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -22,13 +23,24 @@ NOT_NEEDED: Final = "not needed: the nodes taken had room enough"
 NO_ROOM: Final = "no free slots"
 
 
-class Candidate(Struct, frozen=True):
-    """A node as placement sees it; ``blocked``: why it may not be taken, or ""."""
+class Candidate(Struct, frozen=True, gc=False):
+    """A node with room, as placement sees it; ``blocked``: why it may not be taken, or ""."""
 
     node_id: str
     free: int
     labels: dict[str, str]
     blocked: str = ""
+
+
+class Fleet(Struct, frozen=True, kw_only=True):
+    """All nodes. ``ranked``: the ``count`` of them that have room, with ``free`` slots
+    together, the most free first and ties by id; it is walked once, and only as far as it
+    must. ``shut``: those that are out of question, whatever is wished."""
+
+    ranked: Iterable[Candidate]
+    count: int
+    free: int
+    shut: list[PassedOver] = []
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -51,7 +63,8 @@ class Share(Struct, frozen=True):
 
 class Plan(Struct, frozen=True):
     """``shares`` in the order of filling; ``missing`` slots had no room (then nothing may
-    be placed); ``free`` is what the eligible nodes had."""
+    be placed). ``free``: what the eligible nodes had, where slots are missing; else at least
+    that, since nodes that were not needed are not looked at."""
 
     shares: list[Share]
     missing: int
@@ -59,40 +72,67 @@ class Plan(Struct, frozen=True):
     passed_over: list[PassedOver]
 
 
-def place(candidates: Iterable[Candidate], wish: Wish) -> Plan:
+class _Found(Struct):
+    """``rejected``: who was looked at and may not be taken, by reason."""
+
+    eligible: list[Candidate]
+    room: int
+    looked_at: int
+    rejected: dict[str, list[Candidate]]
+
+
+def place(fleet: Fleet, wish: Wish) -> Plan:
     """Fills the node with the most free slots first, then the next; ties by node id.
 
     With ``spread="even"`` slots are dealt one by one, each to the node that has the most
     left. The rule of filling is Arroyo's node scheduler's.
     """
-    eligible: list[Candidate] = []
-    out: dict[str, list[str]] = {}
-    for candidate in candidates:
-        reason = _why_not(candidate, wish)
-        if reason:
-            out.setdefault(reason, []).append(candidate.node_id)
-        else:
-            eligible.append(candidate)
-    free = sum(candidate.free for candidate in eligible)
-    amounts = _deal(eligible, wish.slots) if wish.spread == "even" else _pack(eligible, wish.slots)
-    for candidate in eligible:
-        if candidate.node_id not in amounts:
-            out.setdefault(NOT_NEEDED, []).append(candidate.node_id)
+    walk = iter(fleet.ranked)
+    found = _look(walk, wish)
+    deal = _deal if wish.spread == "even" else _pack
+    amounts = deal(found.eligible, min(wish.slots, found.room))
+    rejected = sum(c.free for each in found.rejected.values() for c in each)
+    spare = [c.node_id for c in found.eligible if c.node_id not in amounts]
+    unused = len(spare) + fleet.count - found.looked_at
+    spare += [c.node_id for c in islice(walk, max(0, NAMED_NODES - len(spare)))]
+    passed_over = [_tell(reason, each) for reason, each in found.rejected.items()]
+    if unused:
+        spare_named = spare[:NAMED_NODES]
+        passed_over.append(PassedOver(reason=NOT_NEEDED, count=unused, nodes=spare_named))
+    passed_over += fleet.shut
     return Plan(
         shares=[
             Share(node_id, slots)
             for node_id, amount in amounts.items()
             for slots in _cut(amount, wish.per_worker)
         ],
-        missing=max(0, wish.slots - free),
-        free=free,
-        passed_over=_tell(out),
+        missing=wish.slots - min(wish.slots, found.room),
+        free=fleet.free - rejected,
+        passed_over=sorted(passed_over, key=lambda why: why.reason),
     )
 
 
 def too_many_workers(plan: Plan, *, beside: int = 0) -> bool:
     """Whether a run that has workers already would have more than the stated limit."""
     return len(plan.shares) + beside > MAX_WORKERS_A_RUN
+
+
+def _look(walk: Iterable[Candidate], wish: Wish) -> _Found:
+    """Looks at nodes until there is room enough; dealing needs as many nodes as slots, since
+    none but the most free can ever be dealt one."""
+    found = _Found([], 0, 0, {})
+    even = wish.spread == "even"
+    for candidate in walk:
+        found.looked_at += 1
+        reason = _why_not(candidate, wish)
+        if reason:
+            found.rejected.setdefault(reason, []).append(candidate)
+            continue
+        found.eligible.append(candidate)
+        found.room += candidate.free
+        if (len(found.eligible) if even else found.room) >= wish.slots:
+            break
+    return found
 
 
 def _why_not(candidate: Candidate, wish: Wish) -> str:
@@ -103,12 +143,12 @@ def _why_not(candidate: Candidate, wish: Wish) -> str:
     for name, value in wish.selector.items():
         if candidate.labels.get(name) != value:
             return f"label {name} is not {value}"
-    return "" if candidate.free > 0 else NO_ROOM
+    return ""
 
 
 def _pack(eligible: list[Candidate], slots: int) -> dict[str, int]:
     amounts: dict[str, int] = {}
-    for candidate in sorted(eligible, key=lambda c: (-c.free, c.node_id)):
+    for candidate in eligible:
         if slots <= 0:
             break
         amounts[candidate.node_id] = min(candidate.free, slots)
@@ -117,14 +157,19 @@ def _pack(eligible: list[Candidate], slots: int) -> dict[str, int]:
 
 
 def _deal(eligible: list[Candidate], slots: int) -> dict[str, int]:
-    heap = [(-candidate.free, candidate.node_id) for candidate in eligible]
-    heapq.heapify(heap)
-    amounts: dict[str, int] = {}
-    for _ in range(min(slots, sum(candidate.free for candidate in eligible))):
-        left, node_id = heap[0]
-        amounts[node_id] = amounts.get(node_id, 0) + 1
-        heapq.heapreplace(heap, (left + 1, node_id))
-    return amounts
+    """What dealing one by one comes to: all are brought down to one level, and the rest goes
+    to the first by id of those that stand there."""
+    low, level = 0, max((c.free for c in eligible), default=0)
+    while low < level:
+        middle = (low + level) // 2
+        if sum(max(0, c.free - middle) for c in eligible) > slots:
+            low = middle + 1
+        else:
+            level = middle
+    rest = slots - sum(max(0, c.free - level) for c in eligible)
+    one_more = set(heapq.nsmallest(rest, (c.node_id for c in eligible if c.free >= level)))
+    amounts = {c.node_id: max(0, c.free - level) + (c.node_id in one_more) for c in eligible}
+    return {node_id: amount for node_id, amount in amounts.items() if amount}
 
 
 def _cut(amount: int, per_worker: int | None) -> list[int]:
@@ -134,8 +179,6 @@ def _cut(amount: int, per_worker: int | None) -> list[int]:
     return [per_worker] * whole + ([rest] if rest else [])
 
 
-def _tell(out: dict[str, list[str]]) -> list[PassedOver]:
-    return [
-        PassedOver(reason=reason, count=len(nodes), nodes=heapq.nsmallest(NAMED_NODES, nodes))
-        for reason, nodes in sorted(out.items())
-    ]
+def _tell(reason: str, each: list[Candidate]) -> PassedOver:
+    nodes = heapq.nsmallest(NAMED_NODES, (candidate.node_id for candidate in each))
+    return PassedOver(reason=reason, count=len(each), nodes=nodes)

@@ -23,12 +23,21 @@ from events.facts import (
 from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
 from events.messages import PlacedWorker, StartReply, StopReply
-from events.states import NodeState, RunState, WorkerState
+from events.states import RunState, WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Launch, Reply, Stop
 from schedulers.decide.words import split_command
 from schedulers.launcher import Assignment, StopOrder
-from schedulers.placement import Candidate, Plan, Wish, place, too_many_workers
+from schedulers.placement import (
+    NAMED_NODES,
+    NO_ROOM,
+    Candidate,
+    Fleet,
+    Plan,
+    Wish,
+    place,
+    too_many_workers,
+)
 
 
 def settle(draft: Draft, job_id: str) -> None:
@@ -47,18 +56,39 @@ def settle(draft: Draft, job_id: str) -> None:
 
 def plan_for(draft: Draft, wish: Wish) -> Plan:
     """Asks placement, with the nodes as this decision sees them."""
-    return place((_candidate(draft, node) for node in draft.ledger.nodes.values()), wish)
+    capacity = draft.ledger.capacity
+    shut = [
+        PassedOver(reason=str(state), count=count, nodes=nodes)
+        for state, (count, nodes) in capacity.shut(NAMED_NODES).items()
+    ]
+    count, nodes = capacity.full(NAMED_NODES)
+    if count:
+        shut.append(PassedOver(reason=NO_ROOM, count=count, nodes=nodes))
+    whole = not wish.selector and not wish.excluded and _all_usable(draft)
+    if whole and wish.slots > capacity.free:  # no need to look at each of them
+        return Plan([], wish.slots - capacity.free, capacity.free, shut)
+    fleet = Fleet(
+        ranked=(_candidate(draft, node_id) for node_id in capacity.most_free()),
+        count=capacity.with_room,
+        free=capacity.free,
+        shut=shut,
+    )
+    return place(fleet, wish)
 
 
-def _candidate(draft: Draft, node: Node) -> Candidate:
+def _all_usable(draft: Draft) -> bool:
+    """Whether every node that is not expired has agents that obey this leader."""
+    return draft.pulse.heard_under(draft.epoch) == draft.ledger.capacity.present
+
+
+def _candidate(draft: Draft, node_id: str) -> Candidate:
+    node = draft.ledger.nodes[node_id]
     blocked = ""
-    if node.state is not NodeState.READY:
-        blocked = str(node.state)
-    elif not node.watched and node.node_id != draft.rules.local_node:
+    if not node.watched and node_id != draft.rules.local_node:
         blocked = "belongs to another scheduler"
     elif node.watched and _epoch_seen(draft, node) < draft.epoch:
         blocked = "not heard from under this leader yet"
-    return Candidate(node.node_id, draft.ledger.free_slots(node.node_id), node.labels, blocked)
+    return Candidate(node_id, draft.ledger.free_slots(node_id), node.labels, blocked)
 
 
 def _epoch_seen(draft: Draft, node: Node) -> int:

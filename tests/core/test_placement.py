@@ -10,9 +10,10 @@ from schedulers.placement import (
     Plan,
     Share,
     Wish,
-    place,
     too_many_workers,
 )
+from schedulers.placement import place as place_in
+from tests.support.placing import Walk, fleet_of, place
 
 
 def nodes(**free: int) -> list[Candidate]:
@@ -80,3 +81,18 @@ def test_too_many_workers_counts_those_that_are_there_already() -> None:
     plan = Plan([Share("a", 1)] * 1_000, 0, 0, [])
     assert not too_many_workers(plan)
     assert too_many_workers(plan, beside=1)
+
+
+def test_of_many_nodes_only_those_that_are_needed_are_looked_at() -> None:
+    many = fleet_of([Candidate(f"n{index:04}", 8, {}) for index in range(5_000)])
+    assert isinstance(many.ranked, Walk)
+    plan = place_in(many, Wish(slots=20))
+    assert shares(plan) == [("n0000", 8), ("n0001", 8), ("n0002", 4)]
+    (why,) = plan.passed_over
+    assert (why.reason, why.count, len(why.nodes)) == (NOT_NEEDED, 4_997, NAMED_NODES)
+    assert many.ranked.looked_at <= 3 + NAMED_NODES
+
+
+def test_a_million_slots_are_dealt_at_once() -> None:
+    plan = place(nodes(a=2_000_000, b=1_000_000, c=1), Wish(slots=1_500_001, spread="even"))
+    assert shares(plan) == [("a", 1_250_001), ("b", 250_000)]

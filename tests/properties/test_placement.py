@@ -7,7 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulers.placement import NAMED_NODES, Candidate, Plan, Wish, place
+from schedulers.placement import NAMED_NODES, NOT_NEEDED, Candidate, Plan, Wish
+from schedulers.placement import place as place_in
+from tests.support.placing import Walk, amounts_by_hand, eligible, fleet_of, place
 
 ids = st.text("abn", min_size=1, max_size=3)
 labels = st.dictionaries(st.sampled_from(["zone", "gpu"]), st.sampled_from(["a", "b"]))
@@ -27,18 +29,6 @@ wishes = st.builds(
     per_worker=st.none() | st.integers(1, 5),
     excluded=st.dictionaries(ids, st.just("it failed"), max_size=2),
 )
-
-
-def eligible(fleet: list[Candidate], wish: Wish) -> dict[str, int]:
-    """By a rule of its own: the nodes that may be taken, and what they have free."""
-    return {
-        one.node_id: one.free
-        for one in fleet
-        if not one.blocked
-        and one.node_id not in wish.excluded
-        and wish.selector.items() <= one.labels.items()
-        and one.free
-    }
 
 
 def amounts(plan: Plan) -> Counter[str]:
@@ -63,7 +53,8 @@ def test_exactly_what_was_asked_for_or_it_says_how_much_is_missing(
 ) -> None:
     plan = place(fleet, wish)
     total = sum(eligible(fleet, wish).values())
-    assert plan.free == total
+    # Nodes that were not needed are not looked at, so only a shortage is told exactly.
+    assert plan.free == total if plan.missing else plan.free >= total
     assert plan.missing == max(0, wish.slots - total)
     assert sum(share.slots for share in plan.shares) == wish.slots - plan.missing
 
@@ -124,3 +115,27 @@ def test_every_node_was_taken_or_is_named_exactly_once(fleet: list[Candidate], w
     assert sorted(named + taken) == sorted(one.node_id for one in fleet)
     assert len({why.reason for why in plan.passed_over}) == len(plan.passed_over)
     assert all(why.count == len(why.nodes) <= NAMED_NODES for why in plan.passed_over)
+
+
+@given(fleets, wishes)
+def test_slot_by_slot_over_all_nodes_it_comes_to_the_same(
+    fleet: list[Candidate], wish: Wish
+) -> None:
+    plan = place(fleet, wish)
+    assert list(amounts(plan).items()) == list(amounts_by_hand(fleet, wish).items())
+
+
+@given(fleets, wishes)
+def test_it_looks_no_further_than_it_must_and_calls_only_those_behind_not_needed(
+    fleet: list[Candidate], wish: Wish
+) -> None:
+    known = fleet_of(fleet)
+    assert isinstance(known.ranked, Walk)
+    plan = place_in(known, wish)
+    unneeded = {n for why in plan.passed_over if why.reason == NOT_NEEDED for n in why.nodes}
+    if plan.missing:
+        assert not unneeded
+        assert known.ranked.looked_at == known.count
+    ranked = [c.node_id for c in fleet_of(fleet).ranked]
+    rejected = set(ranked) - unneeded - set(amounts(plan))
+    assert not rejected & eligible(fleet, wish).keys()

@@ -1,0 +1,154 @@
+"""Replay: from a log to a ledger, and the reading alone.
+
+What lives here: the file log against msgspec decoding the same lines, the JetStream log
+against raw pulls of the same stream. What may not: what a fold costs beside others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from bench.material import busy_day
+from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds, seconds_of
+from bench.rig import linked, nats_server, scratch
+from events.facts import Record
+from events.filelog import FileLog
+from events.ids import START, Position
+from events.jetstream import JetStreamLog
+from events.jetstream_api import Deadline, JetStreamApi
+from events.ledger import Ledger
+from events.log import EventLog
+from events.subjects import Subjects
+
+JOBS: Final = 6_000
+SINGLE: Final = 20_000
+"""Records of the stream in which each travelled alone, as under light load."""
+
+PULL: Final = 1_000
+TIMEOUT_S: Final = 30.0
+
+
+async def rows() -> list[Row]:
+    records = busy_day(JOBS).records
+    events = sum(len(record.events) for record in records)
+    async with scratch() as folder:
+        found = await _file(folder / "log", records, events)
+    async with nats_server() as server, linked(server) as nc:
+        found.append(await _stream(nc, "single", records[1 : SINGLE + 1], 1))
+        found.append(await _stream(nc, "gathered", records, 256))
+    return found
+
+
+async def _file(path: Path, records: list[Record], events: int) -> list[Row]:
+    log = FileLog(path, fsync="never")
+    await log.append(records, expected=START, timeout_s=TIMEOUT_S)
+    await log.close()
+    decoder = msgspec.json.Decoder(Record)
+
+    def bare() -> None:
+        for line in path.read_bytes().splitlines():
+            decoder.decode(line)
+
+    reads: list[Pair] = []
+    folds: list[Pair] = []
+    for _ in range(ROUNDS):
+        floor = events / seconds(bare)
+        reads.append(Pair(events / await seconds_of(lambda: _drain(FileLog(path))), floor))
+        folds.append(Pair(events / await seconds_of(lambda: _fold(FileLog(path))), floor))
+    against = "msgspec decoding the same lines"
+    return [
+        compare("file log read", reads, "events/s", against),
+        compare(
+            "file log replayed into a ledger",
+            folds,
+            "events/s",
+            against,
+            [Goal(500_000, at_least=True, of="value")],
+        ),
+    ]
+
+
+async def _drain(log: EventLog) -> None:
+    async with contextlib.aclosing(log.read()) as batches:
+        async for _ in batches:
+            pass
+    await log.close()
+
+
+async def _fold(log: EventLog) -> None:
+    ledger = Ledger()
+    async with contextlib.aclosing(log.read()) as batches:
+        async for records in batches:
+            for record in records:
+                ledger.apply(record)
+    await log.close()
+
+
+async def _stream(nc: Client, root: str, records: list[Record], together: int) -> Row:
+    """Messages of ``together`` records each."""
+    subjects = Subjects(root)
+    log = JetStreamLog(nc, subjects)
+    writing = JetStreamLog(nc, subjects)
+    for at in range(0, len(records), together):
+        await writing.append(
+            records[at : at + together], expected=Position(at), timeout_s=TIMEOUT_S
+        )
+    count = len(records)
+    pairs: list[Pair] = []
+    for number in range(ROUNDS):
+        floor = count / await _pull(nc, subjects.log_stream, f"r{number}", together > 1)
+        took = await seconds_of(lambda: _drain(log))
+        pairs.append(Pair(count / took, floor))
+    if together > 1:
+        what, against = (
+            f"JetStream log read, {together} records a message",
+            ("raw pulls, lines decoded by msgspec"),
+        )
+    else:
+        what, against = "JetStream log read, a record a message", "raw pulls, nothing decoded"
+    return compare(what, pairs, "records/s", against, [Goal(0.8, at_least=True)])
+
+
+async def _pull(nc: Client, stream: str, name: str, decoding: bool) -> float:
+    """Seconds for the whole stream through raw pulls without acknowledgement."""
+    api = JetStreamApi(nc)
+    info = await api.info(stream, Deadline(TIMEOUT_S))
+    assert info is not None
+    await api.create_reader(stream, name, 1, TIMEOUT_S, Deadline(TIMEOUT_S))
+    decoder = msgspec.json.Decoder(Record)
+    left, asked = info.state.messages, 0
+    some = asyncio.Event()
+    inbox = nc.new_inbox()
+
+    async def taken(message: Msg) -> None:
+        nonlocal left, asked
+        if message.headers and "Status" in message.headers:
+            asked = 0
+        else:
+            left -= 1
+            asked -= 1
+            if decoding:
+                for line in message.data.split(b"\n"):
+                    decoder.decode(line)
+        if asked <= 0:
+            some.set()
+
+    subscription = await nc.subscribe(inbox, cb=taken)
+    body = msgspec.json.encode({"batch": PULL, "expires": 2_000_000_000})
+    began = time.perf_counter()
+    while left > 0:
+        asked = min(PULL, left)
+        await nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", body, reply=inbox)
+        some.clear()
+        await some.wait()
+    took = time.perf_counter() - began
+    await subscription.unsubscribe()
+    return took
