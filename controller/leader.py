@@ -25,6 +25,7 @@ import structlog
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 from nats.js.api import Header, KeyValueConfig, StorageType
 
 from controller.identity import Process, new_holder_name, provably_gone, this_process
@@ -340,23 +341,30 @@ class Lease:
         return _Found(sequence, value)
 
     async def _ensure_bucket(self) -> None:
-        try:
-            info = await self._js.stream_info(self._stream)
-        except nats.js.errors.NotFoundError:
-            # Stored in files: a restart of the server must not hand out a held lease.
-            await self._js.create_key_value(
-                KeyValueConfig(
-                    bucket=self._bucket,
-                    description="who leads this slotbus",
-                    history=1,
-                    storage=StorageType.FILE,
-                    replicas=self._replicas,
-                )
-            )
-        else:
-            if not info.config.allow_msg_ttl:
-                raise LeaseUnusable(
-                    f"the bucket {self._bucket} was made without TTLs (a nats-server before "
-                    "2.11?): delete it and start again"
-                )
+        await ensure_bucket(self._js, self._bucket, self._replicas)
         self._bucket_known = True
+
+
+async def ensure_bucket(js: JetStreamContext, bucket: str, replicas: int) -> bool:
+    """Makes the lease's bucket where there is none, and says whether it did. Raises
+    LeaseUnusable for one that can't serve, nats.errors.Error."""
+    try:
+        info = await js.stream_info(f"KV_{bucket}")
+    except nats.js.errors.NotFoundError:
+        # Stored in files: a restart of the server must not hand out a held lease.
+        await js.create_key_value(
+            KeyValueConfig(
+                bucket=bucket,
+                description="who leads this slotbus",
+                history=1,
+                storage=StorageType.FILE,
+                replicas=replicas,
+            )
+        )
+        return True
+    if not info.config.allow_msg_ttl:
+        raise LeaseUnusable(
+            f"the bucket {bucket} was made without TTLs (a nats-server before "
+            "2.11?): delete it and start again"
+        )
+    return False

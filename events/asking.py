@@ -71,6 +71,14 @@ class NoController(SlotbusError):
     retriable: ClassVar[bool] = True
 
 
+class NobodyThere(SlotbusError):
+    """Nobody listens on the subject of a plain request (``subject``)."""
+
+    code: ClassVar[str] = "nobody_there"
+    status: ClassVar[int] = 503
+    retriable: ClassVar[bool] = True
+
+
 class NoAnswer(CommandTimeout):
     """Somebody listened and no answer came: it may have been done, or not."""
 
@@ -169,6 +177,27 @@ class Asker:
                 if not question.is_patient(error):
                     self._retrying(error)
             await asyncio.sleep(pause)
+
+    async def ask_once(self, subject: str, body: bytes, timeout_s: float) -> bytes:
+        """The body of the answer to a request of any kind, asked once.
+
+        Raises the error that it holds, and NobodyThere, NoAnswer, LinkDown, Denied.
+        """
+        asking = request(self.nc, subject, body, timeout_s)
+        try:
+            reply = await self._denials.unless_denied(asking, subject)
+        except nats.errors.NoRespondersError as error:
+            raise NobodyThere(f"nobody listens on {subject}", subject=subject) from error
+        except nats.errors.TimeoutError as error:
+            raise NoAnswer(
+                f"no answer on {subject} within {timeout_s:g} s", subject=subject
+            ) from error
+        except nats.errors.Error as error:
+            raise link_error(error) from error
+        refusal = _refusal(reply)
+        if refusal is not None:
+            raise refusal
+        return reply.data
 
     async def _attempt(self, question: _Question) -> bytes:
         subject = question.subject

@@ -272,6 +272,11 @@ class SlotbusClient:
         """The body of the reply to a query, or of its first page."""
         return await self._asker.ask(query)
 
+    async def ask(self, subject: str, body: bytes = b"", timeout_s: float = 2.0) -> bytes:
+        """The answer to a request of your own, asked once. Raises NobodyThere, NoAnswer,
+        Denied, LinkDown, and the error that the answer holds."""
+        return await self._asker.ask_once(subject, body, timeout_s)
+
     # --- watching -----------------------------------------------------------------------
 
     def events(

@@ -30,7 +30,6 @@ from events.jetstream_api import (
     ApiRefused,
     Deadline,
     JetStreamApi,
-    StreamConfig,
     StreamInfo,
     said,
 )
@@ -56,6 +55,7 @@ from events.log import (
     decode_record,
     lost,
 )
+from events.streams import log_stream
 from events.subjects import Subjects
 
 WRONG_LAST: Final = frozenset({10071, 10164})
@@ -104,14 +104,7 @@ class JetStreamLog:
         self._api = JetStreamApi(nc, prefix=api_prefix)
         self._create = create
         self._stall_s = stall_s
-        self._config = StreamConfig(
-            name=subjects.log_stream,
-            subjects=[subjects.eventlog],
-            discard="new",  # the default drops old records silently
-            deny_delete=True,
-            max_bytes=-1 if max_bytes is None else max_bytes,
-            num_replicas=replicas,
-        )
+        self._config = log_stream(subjects, max_bytes=max_bytes, replicas=replicas)
         self._subject = subjects.eventlog
         self._writer = uuid.uuid4().hex
         self._writes = 0

@@ -14,7 +14,7 @@ import asyncio
 import base64
 import binascii
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -41,6 +41,15 @@ GONE: Final = (
 )
 """After these the connection is of no use any more."""
 
+_LIMITS: Final = {
+    10027: ": the account may have no more streams, and slotbus needs three of its own",
+    10028: ": the server gives JetStream no more storage",
+    10039: ": JetStream is not enabled for this account",
+    10047: ": the server or the account gives less storage than log_max_bytes asks for",
+    10076: ": JetStream is not enabled on this server",
+}
+"""What a refusal on account of a limit means here, by JetStream's err_code."""
+
 T = TypeVar("T")
 
 
@@ -57,7 +66,8 @@ class ApiRefused(LogError):
 
     def __init__(self, what: str, error: ApiError) -> None:
         super().__init__(
-            f"JetStream refused {what}: {error.description} ({error.err_code})",
+            f"JetStream refused {what}: {error.description} ({error.err_code})"
+            + _LIMITS.get(error.err_code, ""),
             err_code=error.err_code,
         )
         self.err_code = error.err_code
@@ -181,8 +191,14 @@ class JetStreamApi:
 
     async def widen(self, info: StreamInfo, max_bytes: int, deadline: Deadline) -> StreamInfo:
         """The same stream with another ``max_bytes`` and nothing else changed."""
+        return await self.change(info, {"max_bytes": max_bytes}, deadline)
+
+    async def change(
+        self, info: StreamInfo, fields: Mapping[str, object], deadline: Deadline
+    ) -> StreamInfo:
+        """The same stream with other values of these fields of its configuration."""
         config = msgspec.json.decode(info.raw, type=dict[str, object])
-        config["max_bytes"] = max_bytes
+        config.update(fields)
         body = msgspec.json.encode(config)
         return _decode(
             await self._ask(f"STREAM.UPDATE.{info.config.name}", body, deadline), StreamInfo

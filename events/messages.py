@@ -540,6 +540,22 @@ class AgentLogsReply(Message, kw_only=True, frozen=True):
     offset: Counter
 
 
+class AgentAbout(Message, kw_only=True, frozen=True):
+    """Ask an agent who it is and what time it has; anybody may."""
+
+
+class AgentAboutReply(Message, kw_only=True, frozen=True):
+    """What an agent says of itself to anybody who asks. ``now``: its machine's clock, which
+    decides nothing; ``epoch``: the highest it has seen; ``standing``: how it stands with the
+    leader."""
+
+    node_id: str
+    incarnation: str
+    epoch: int
+    now: datetime
+    standing: str
+
+
 class LogLines(Message, kw_only=True, frozen=True):
     """What an agent publishes on ``log.<job_id>.<worker_id>``; ``offset`` in bytes since
     the worker's start is where ``text`` ends, so a reader joins it to a stored tail."""

@@ -27,15 +27,14 @@ from nats.aio.client import Client
 from events.concerns import Directory
 from events.facts import Record
 from events.ids import START, Position
-from events.jetstream_api import NANOSECONDS, Deadline, JetStreamApi, StreamConfig
+from events.jetstream_api import Deadline, JetStreamApi
 from events.jetstream_messages import MSG_ID, POSITION_HEADER, RESERVED_BYTES
 from events.jetstream_publish import Outgoing, Publisher
 from events.log import EventLog, LogError, LogLost, LogPurged, encode_record
+from events.streams import EVENT_MAX_AGE_S, event_stream
 from events.subjects import Subjects
 
 SETTLED_HEADER: Final = "Slotbus-Settled"
-MAX_AGE_S: Final = 7 * 86_400.0
-DUPLICATE_WINDOW_S: Final = 120.0
 MAX_WAITING: Final = 10_000
 """Records kept in memory; what comes on top is read from the log again."""
 FLUSH_RECORDS: Final = 200
@@ -77,7 +76,7 @@ class EventProjection:
         log: EventLog,
         *,
         directory: Directory | None = None,
-        max_age_s: float = MAX_AGE_S,
+        max_age_s: float = EVENT_MAX_AGE_S,
         max_bytes: int = -1,
         replicas: int = 1,
         max_waiting: int = MAX_WAITING,
@@ -92,14 +91,8 @@ class EventProjection:
         self._max_age_s = max_age_s
         self._max_waiting = max_waiting
         self._now = now
-        self._config = StreamConfig(
-            name=subjects.event_stream,
-            subjects=[subjects.events],
-            max_age=int(max_age_s * NANOSECONDS),
-            max_bytes=max_bytes,
-            num_replicas=replicas,
-            duplicate_window=int(min(DUPLICATE_WINDOW_S, max_age_s) * NANOSECONDS),
-            allow_direct=True,
+        self._config = event_stream(
+            subjects, max_age_s=max_age_s, max_bytes=max_bytes, replicas=replicas
         )
         self._waiting: deque[tuple[Position, Record]] = deque()
         self._offered: int = START

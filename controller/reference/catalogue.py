@@ -14,6 +14,8 @@ from events.asking import ROUTES
 from events.errors import CODES
 from events.facts import PublishedRecord, Record
 from events.messages import (
+    AgentAbout,
+    AgentAboutReply,
     AgentInventory,
     AgentLogs,
     AgentLogsReply,
@@ -115,6 +117,7 @@ def _orders(at: Subjects) -> list[Exchange]:
         "stop": ("leader to agent", AgentStop, AgentStopReply),
         "inventory": ("leader to agent", AgentInventory, InventoryReply),
         "logs": ("client to agent", AgentLogs, AgentLogsReply),
+        "about": ("client to agent", AgentAbout, AgentAboutReply),
     }
     return [
         Exchange(subject=at.agent("<node_id>", verb), way=way, message=message, reply=reply)

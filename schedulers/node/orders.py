@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -16,6 +17,8 @@ import structlog
 from events.codec import decode
 from events.errors import Invalid, NotEnoughSlots, StartFailed
 from events.messages import (
+    AgentAbout,
+    AgentAboutReply,
     AgentInventory,
     AgentLogs,
     AgentStart,
@@ -68,6 +71,7 @@ class Orders:
             "stop": self._on_stop,
             "inventory": self._on_inventory,
             "logs": self._on_logs,
+            "about": self._on_about,
         }
 
     async def carry_out(self, verb: str, body: bytes) -> Reply:
@@ -76,6 +80,16 @@ class Orders:
         if handler is None:
             raise Invalid(f"an agent knows {', '.join(self._handlers)}, not {verb!r}", "subject")
         return await handler(body)
+
+    async def _on_about(self, body: bytes) -> Reply:
+        decode(body, AgentAbout)
+        return AgentAboutReply(
+            node_id=self._identity.node_id,
+            incarnation=self._identity.incarnation,
+            epoch=self._stats.epoch,
+            now=datetime.now(UTC),
+            standing=self._stats.standing,
+        )
 
     async def _on_start(self, body: bytes) -> Reply:
         order = decode(body, AgentStart)

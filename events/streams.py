@@ -1,0 +1,49 @@
+"""The streams of a cluster, as slotbus makes them.
+
+What lives here: their configuration, in one place for whoever makes one first (a controller
+or `slotbus init`) and for who looks whether they are as they should be. What may not: asking
+JetStream for anything.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from events.jetstream_api import NANOSECONDS, StreamConfig
+from events.subjects import Subjects
+
+EVENT_MAX_AGE_S: Final = 7 * 86_400.0
+DUPLICATE_WINDOW_S: Final = 120.0
+
+
+def log_stream(
+    subjects: Subjects, *, max_bytes: int | None = None, replicas: int = 1
+) -> StreamConfig:
+    """The event log. ``max_bytes`` None: no limit."""
+    return StreamConfig(
+        name=subjects.log_stream,
+        subjects=[subjects.eventlog],
+        discard="new",  # the default drops old records silently
+        deny_delete=True,
+        max_bytes=-1 if max_bytes is None else max_bytes,
+        num_replicas=replicas,
+    )
+
+
+def event_stream(
+    subjects: Subjects,
+    *,
+    max_age_s: float = EVENT_MAX_AGE_S,
+    max_bytes: int = -1,
+    replicas: int = 1,
+) -> StreamConfig:
+    """The event subjects, for people's own consumers. ``max_age_s`` in seconds."""
+    return StreamConfig(
+        name=subjects.event_stream,
+        subjects=[subjects.events],
+        max_age=int(max_age_s * NANOSECONDS),
+        max_bytes=max_bytes,
+        num_replicas=replicas,
+        duplicate_window=int(min(DUPLICATE_WINDOW_S, max_age_s) * NANOSECONDS),
+        allow_direct=True,
+    )
