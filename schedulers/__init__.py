@@ -23,12 +23,16 @@ from schedulers.interface import NotEnoughSlots, Scheduler, SchedulerError, Unkn
 
 if TYPE_CHECKING:
     from schedulers.embedded import EmbeddedScheduler, WorkerContext
+    from schedulers.kubernetes.config import KubernetesConfig
+    from schedulers.kubernetes.scheduler import KubernetesScheduler
     from schedulers.manual import ManualScheduler
     from schedulers.node.backend import NodeScheduler
     from schedulers.process import ProcessScheduler
 
 _BACKENDS = {
     "EmbeddedScheduler": "schedulers.embedded",
+    "KubernetesConfig": "schedulers.kubernetes.config",
+    "KubernetesScheduler": "schedulers.kubernetes.scheduler",
     "ManualScheduler": "schedulers.manual",
     "NodeScheduler": "schedulers.node.backend",
     "ProcessScheduler": "schedulers.process",
@@ -45,6 +49,8 @@ def __getattr__(name: str) -> object:
 __all__ = [
     "EmbeddedScheduler",
     "HeartbeatNodeReq",
+    "KubernetesConfig",
+    "KubernetesScheduler",
     "ManualScheduler",
     "NodeScheduler",
     "NotEnoughSlots",

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from events.ids import MAX_WORKERS_A_RUN, Id
+from events.ids import MAX_WORKERS_A_RUN, Capacity, Id
 from events.messages import PodResources
 
 WORKER: Final = "worker"
@@ -68,8 +68,12 @@ class KubernetesConfig(Struct, kw_only=True, frozen=True):
     ``owner``: ``auto`` finds the controller's own Deployment where it runs in the
     namespace of the pods. ``active_deadline_s``: a pod that ran longer has failed (None:
     no limit). ``start_deadline_s``: a pod that does not run by then has failed to start.
-    ``launched_when``: what a start waits for. ``jobs_may``: the fields of a job's
-    ``scheduler_config.kubernetes`` that are obeyed; others are refused.
+    ``launched_when``: what a start waits for. ``capacity``: slots of all pods together, which
+    the cluster may or may not have. ``requests_per_s``, ``burst`` and ``requests_at_once``:
+    how hard the API server may be pressed; watches don't count. ``watch_timeout_s``: a watch
+    is renewed after so long, and given up as dead a little later. ``view_age_s``: when nothing
+    was heard of the pods for so long, the controller is not ready. ``jobs_may``: the fields
+    of a job's ``scheduler_config.kubernetes`` that are obeyed; others are refused.
     """
 
     namespace: str = "default"
@@ -104,4 +108,10 @@ class KubernetesConfig(Struct, kw_only=True, frozen=True):
     active_deadline_s: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     start_deadline_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     launched_when: Literal["created", "running"] = "created"
+    capacity: Capacity = 1_000_000
+    requests_per_s: Annotated[float, Meta(gt=0, le=10_000)] = 200.0
+    burst: Annotated[int, Meta(ge=1, le=10_000)] = 400
+    requests_at_once: Annotated[int, Meta(ge=1, le=1_000)] = 32
+    watch_timeout_s: Annotated[float, Meta(ge=1, le=3_600)] = 120.0
+    view_age_s: Annotated[float, Meta(gt=0, le=86_400)] = 180.0
     jobs_may: tuple[JobOption, ...] = JOBS_MAY

@@ -18,9 +18,22 @@ from events.errors import Invalid
 from events.ids import ENV_NAME_RE, MAX_INLINE_PROGRAM_BYTES, RESERVED_ENV_PREFIX
 from events.messages import KubernetesOptions, Stamp, StartPipelineReq
 from schedulers.kubernetes.config import KubernetesConfig, Owner
-from schedulers.kubernetes.identity import Identity, Marks, run_marks, worker_marks
-from schedulers.kubernetes.names import pod_name, program_name
-from schedulers.kubernetes.overlay import Json
+from schedulers.kubernetes.identity import (
+    CLUSTER,
+    JOB_ID,
+    RUN_ID,
+    Identity,
+    Marks,
+    run_marks,
+    worker_marks,
+)
+from schedulers.kubernetes.names import (
+    is_label_value,
+    is_qualified_name,
+    pod_name,
+    program_name,
+)
+from schedulers.kubernetes.overlay import Json, step_into
 from schedulers.kubernetes.resources import times_slots
 from schedulers.kubernetes.template import (
     CONFIGURED_AT,
@@ -62,6 +75,11 @@ def pod_manifest(
     template = with_options(template, assignment.kubernetes, config)
     spec = dict(template["spec"])
     spec["restartPolicy"] = "Never"
+    if assignment.selector:
+        spec["nodeSelector"] = _selected(assignment.selector, spec.get("nodeSelector") or {})
+    if assignment.spread == "even":
+        given = spec.get("topologySpreadConstraints") or []
+        spec["topologySpreadConstraints"] = [*given, _evenly(config, assignment)]
     spec["containers"] = [_worker(config, assignment, template), *spec["containers"][1:]]
     if in_config_map(assignment):
         name = program_name(config.cluster, assignment.job_id, assignment.run_id)
@@ -120,6 +138,8 @@ def planned(
         name=request.name or request.job_id,
         hash=request.hash or content_hash(request.program),
         wasm_path=request.wasm_path,
+        selector=request.scheduler_config.selector,
+        spread=request.scheduler_config.spread,
         stop_after_s=request.scheduler_config.stop_after_s,
         kubernetes=request.scheduler_config.kubernetes,
     )
@@ -138,9 +158,12 @@ def shares(config: KubernetesConfig, slots: int) -> list[int]:
     return [config.task_slots] * full + ([rest] if rest else [])
 
 
-def check_request(config: KubernetesConfig, request: StartPipelineReq) -> None:
+def check_request(
+    config: KubernetesConfig, request: StartPipelineReq, *, template: Json | None = None
+) -> None:
     """What a start asks for can be made into pods. Raises Invalid."""
-    pod_manifest(config, planned(config, request, 0, shares(config, request.slots)[0]))
+    first = planned(config, request, 0, shares(config, request.slots)[0])
+    pod_manifest(config, first, template=template)
 
 
 def identity_of(config: KubernetesConfig, assignment: Assignment) -> Identity:
@@ -184,6 +207,28 @@ def _named(config: KubernetesConfig, name: str, marks: Marks, owner: Owner | Non
             }
         ]
     return metadata
+
+
+def _selected(selector: dict[str, str], configured: Json) -> Json:
+    """The nodes that both allow. Raises Invalid where there can be none."""
+    for name, value in selector.items():
+        path = step_into("$.scheduler_config.selector", name)
+        if not is_qualified_name(name) or not is_label_value(value):
+            raise Invalid(f"{name}={value} is no label of a node", path=path)
+        if configured.get(name, value) != value:
+            raise Invalid(f"pods here go to nodes with {name}={configured[name]}", path=path)
+    return {**configured, **selector}
+
+
+def _evenly(config: KubernetesConfig, assignment: Assignment) -> Json:
+    """As even as the cluster can: a start does not fail for it."""
+    labels = run_marks(config.cluster, assignment.job_id, assignment.run_id, "").labels
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {k: labels[k] for k in (CLUSTER, JOB_ID, RUN_ID)}},
+    }
 
 
 def _worker(config: KubernetesConfig, assignment: Assignment, template: Json) -> Json:

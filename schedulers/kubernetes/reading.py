@@ -47,6 +47,12 @@ def check_config(config: KubernetesConfig, at: str = CONFIGURED_AT) -> None:
     for name, value in names.items():
         if (value or "[" in name) and not is_subdomain(value):
             raise Invalid(f"{value!r} is no name of an object", path=f"{at}.{name}")
+    if config.view_age_s <= config.watch_timeout_s:
+        raise Invalid(
+            f"a quiet watch is heard of every {config.watch_timeout_s:g} s at the least "
+            "(watch_timeout_s): allow for more",
+            path=f"{at}.view_age_s",
+        )
     if isinstance(config.owner, Owner):
         _check_owner(config.owner, config.namespace, f"{at}.owner")
     configured_template(config, at)

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from events.messages import InventoryRow
+from events.messages import InventoryRow, WorkerFinishedReq
 from events.states import WorkerState
 from events.subjects import Subjects
 from schedulers.launcher import Assignment, Fenced, LaunchRefused
@@ -130,8 +130,12 @@ async def test_a_stopped_worker_ends(rig: Rig) -> None:
     ack = await rig.launch(assignment)
     assert (await rig.signal(assignment.worker_id)).state == "stopping"
     end = await rig.end_of(assignment.worker_id)
-    assert Ending(exit_code=end.exit_code, signal=end.signal) == rig.terminated
+    assert how(end) == rig.terminated
     assert not rig.alive(assignment.worker_id, ack.pid)
+
+
+def how(end: WorkerFinishedReq) -> Ending:
+    return Ending(exit_code=end.exit_code, signal=end.signal)
 
 
 async def deaf_worker(rig: Rig, tmp_path: Path) -> Assignment:
@@ -147,14 +151,14 @@ async def deaf_worker(rig: Rig, tmp_path: Path) -> Assignment:
 async def test_the_grace_ends_with_a_kill(rig: Rig, tmp_path: Path) -> None:
     assignment = await deaf_worker(rig, tmp_path)
     assert (await rig.signal(assignment.worker_id, grace_s=0.3)).state == "stopping"
-    assert (await rig.end_of(assignment.worker_id)).signal == 9
+    assert how(await rig.end_of(assignment.worker_id)) == rig.killed
 
 
 async def test_force_kills_also_a_worker_that_is_being_stopped(rig: Rig, tmp_path: Path) -> None:
     assignment = await deaf_worker(rig, tmp_path)
     await rig.signal(assignment.worker_id, grace_s=3_600.0)
     await rig.signal(assignment.worker_id, force=True)
-    assert (await rig.end_of(assignment.worker_id)).signal == 9
+    assert how(await rig.end_of(assignment.worker_id)) == rig.killed
 
 
 @needs(Power.NEVER_SEEN)

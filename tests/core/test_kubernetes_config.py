@@ -30,6 +30,12 @@ termination_grace_s = 60
 active_deadline_s = 3600
 start_deadline_s = 90.5
 launched_when = "running"
+capacity = 500
+requests_per_s = 20
+burst = 40
+requests_at_once = 8
+watch_timeout_s = 60
+view_age_s = 90
 jobs_may = ["labels", "pod_template"]
 env = [
   {name = "LEVEL", value = "debug"},

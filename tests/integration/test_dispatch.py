@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from events.messages import AgentStopReply, InventoryReply, Stamp
+from schedulers.backend import AT_ONCE
 from schedulers.decide.messages import (
     Acknowledge,
     Effect,
@@ -22,7 +23,7 @@ from schedulers.decide.messages import (
     StopAnswered,
     TakeInventory,
 )
-from schedulers.dispatch import AT_ONCE, Dispatcher
+from schedulers.dispatch import Dispatcher
 from schedulers.launcher import Assignment, LaunchAck, StopOrder, Unreachable
 from tests.support.scripted import NEVER, OK, ScriptedLauncher, ScriptedNode, late, refused
 

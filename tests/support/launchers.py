@@ -49,6 +49,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BY_TERM = Ending(signal=15)
+BY_KILL = Ending(signal=9)
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Rig:
     """One launcher with one node. ``end_of`` waits for the report of a worker's end,
     however this backend's reports travel; ``alive`` looks whether a worker lives, by its id
     and pid. ``pids``: whether a launch tells the pid; ``terminated``: how ``sleep`` ends
-    that was asked to."""
+    that was asked to, ``killed``: any that was killed."""
 
     launcher: Launcher
     node_id: str
@@ -66,6 +67,7 @@ class Rig:
     alive: Callable[[str, int | None], bool] = lambda _, pid: psutil.pid_exists(pid or 0)
     pids: bool = True
     terminated: Ending = BY_TERM
+    killed: Ending = BY_KILL
     count: int = field(default=0, init=False)
 
     def assignment(self, *command: str, **fields: object) -> Assignment:
@@ -137,7 +139,8 @@ class Ends:
 
     async def listen(self) -> None:
         async for report in self._launcher.reports():
-            self._heard.setdefault(report.worker_id, report)
+            if isinstance(report, WorkerFinishedReq):
+                self._heard.setdefault(report.worker_id, report)
 
     async def of(self, worker_id: str) -> WorkerFinishedReq:
         await until(lambda: worker_id in self._heard)
