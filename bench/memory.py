@@ -14,9 +14,9 @@ from typing import Final
 from bench.material import BEGIN, EPOCH, Story
 from bench.measure import Goal, Row
 from events.facts import Record
+from events.ids import Position
 from events.ledger import Ledger
 from events.log import decode_record, encode_record
-from events.ids import Position
 
 NODES: Final = 10_000
 JOBS: Final = 2_000

@@ -7,7 +7,6 @@ may not: how facts change them (``events.ledger``).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from msgspec import Raw, Struct, field
 
@@ -15,7 +14,7 @@ from events.messages import SchedulerConfig
 from events.states import RUN_ENDED, NodeState, RunState, WorkerState
 
 
-class Node(Struct, kw_only=True, omit_defaults=True):
+class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
     """A machine with task slots. ``cordon``: ready, cordoned or draining, also while it
     is expired. ``past``: incarnations that were superseded, newest last."""
 
@@ -37,7 +36,7 @@ class Node(Struct, kw_only=True, omit_defaults=True):
         return self.state is NodeState.EXPIRED
 
 
-class Worker(Struct, kw_only=True, omit_defaults=True):
+class Worker(Struct, kw_only=True, omit_defaults=True, gc=False):
     """One process, pod or task. ``gone``: its end is in the log; until then it is live
     and holds its slots. ``epoch`` and ``position`` are those of its decision; ``unwanted``:
     it was decided to stop it; ``acked``: the epoch under which its launch was heard of."""
@@ -70,7 +69,7 @@ class Worker(Struct, kw_only=True, omit_defaults=True):
         return not self.unwanted and (self.launched or not self.gone)
 
 
-class Run(Struct, kw_only=True, omit_defaults=True):
+class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     """One attempt at a job. ``failures``: why launches failed, by node. ``rollback``: it
     is being stopped because its start can't be completed."""
 
@@ -98,7 +97,7 @@ class Run(Struct, kw_only=True, omit_defaults=True):
         return self.state in RUN_ENDED
 
 
-class Job(Struct, kw_only=True, omit_defaults=True):
+class Job(Struct, kw_only=True, omit_defaults=True, gc=False):
     """The runs of a job that are remembered, oldest first; run_ids only grow."""
 
     job_id: str
@@ -117,8 +116,8 @@ class Job(Struct, kw_only=True, omit_defaults=True):
         raise KeyError(run_id)
 
 
-class CommandEntry(Struct, kw_only=True, omit_defaults=True):
-    """A command that was taken, and its outcome once there is one."""
+class CommandEntry(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """A command that was taken, and its outcome once there is one: ``reply`` as JSON."""
 
     command_id: str
     kind: str
@@ -131,10 +130,10 @@ class CommandEntry(Struct, kw_only=True, omit_defaults=True):
     deadline: datetime | None = None
     done: bool = False
     ok: bool = False
-    reply: Any = None
+    reply: Raw = Raw(b"null")
 
 
-class Leadership(Struct, kw_only=True, frozen=True):
+class Leadership(Struct, kw_only=True, frozen=True, gc=False):
     """An epoch and the position of its first record; it wrote up to the next one's."""
 
     epoch: int

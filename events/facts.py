@@ -18,11 +18,11 @@ from events.states import RunState, WorkerState
 SCHEMA_VERSION: Final = 1
 
 
-class Fact(Struct, kw_only=True, frozen=True, tag_field="type", omit_defaults=True):
+class Fact(Struct, kw_only=True, frozen=True, tag_field="type", omit_defaults=True, gc=False):
     """Base of every fact."""
 
 
-class PassedOver(Struct, kw_only=True, frozen=True, omit_defaults=True):
+class PassedOver(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     """Why nodes were not taken: ``nodes`` names the first of ``count``."""
 
     reason: str
@@ -276,7 +276,7 @@ AnyFact: TypeAlias = (
 )
 
 
-class Record(Struct, kw_only=True, frozen=True):
+class Record(Struct, kw_only=True, frozen=True, gc=False):
     """One entry of the event log: what one message led to.
 
     ``at``: controller time; ``cause``: the command or message behind it, as one word and,

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar
 
@@ -33,7 +34,7 @@ from events.log import (
     LogLost,
     LogUnsettled,
     conflict,
-    decode_record,
+    decode_records,
     encode_record,
     lost,
 )
@@ -91,10 +92,7 @@ class FileLog:
             while lines := await self._in_thread(lambda: _whole_lines(file, stop)):
                 first = end.position + 1
                 end = _End(end.offset + sum(map(len, lines)), end.position + len(lines))
-                yield [
-                    decode_record(memoryview(line)[:-1], Position(number))
-                    for number, line in enumerate(lines, first)
-                ]
+                yield decode_records(lines, Position(first))
             await self._in_thread(lambda: self._learn(end))
         finally:
             file.close()
@@ -315,14 +313,11 @@ class FileLog:
 
 def _whole_lines(file: BinaryIO, stop: int, most: int = READ_BATCH) -> list[bytes]:
     """The next lines, with their ends, that end at or before the offset ``stop``."""
-    lines: list[bytes] = []
     at = file.tell()
-    while len(lines) < min(most, READ_BATCH):
-        line = file.readline()
-        at += len(line)
-        if not line.endswith(b"\n") or at > stop:
-            break
-        lines.append(line)
+    lines = list(islice(file, min(most, READ_BATCH)))
+    end = at + sum(map(len, lines))
+    while lines and (end > stop or not lines[-1].endswith(b"\n")):
+        end -= len(lines.pop())
     return lines
 
 

@@ -40,9 +40,11 @@ from events.jetstream_messages import (
     check_config,
     check_order,
     gather,
+    lines_of,
     position_of,
+    stream_seq,
 )
-from events.jetstream_read import read_stream, stream_seq
+from events.jetstream_read import read_stream
 from events.log import (
     READ_BATCH,
     LogConflict,
@@ -52,7 +54,7 @@ from events.log import (
     LogUnreadable,
     LogUnsettled,
     conflict,
-    decode_record,
+    decode_records,
     lost,
 )
 from events.streams import log_stream
@@ -123,27 +125,19 @@ class JetStreamLog:
         end_seq = info.state.last_seq
         first = await self._seq_after(info, after, deadline) if info.state.messages else 1
         position: int | None = None
-        batch: list[Record] = []
         last = end_seq if info.state.messages else 0
         name = self._config.name
         reading = read_stream(self._api, name, first, last, stall_s=self._stall_s)
         async with contextlib.aclosing(reading):
             async for messages in reading:
-                for message in messages:
-                    seq = stream_seq(message)
-                    begin = position_of(message.headers, seq)
-                    check_order(begin, position, after, seq)
-                    lines = message.data.split(b"\n")
-                    position = begin + len(lines) - 1
-                    for at, line in enumerate(lines, begin):
-                        if at > after:
-                            batch.append(decode_record(line, Position(at)))
-                        if len(batch) == READ_BATCH:
-                            yield batch
-                            batch = []
-                if batch:
-                    yield batch
-                    batch = []
+                seq = stream_seq(messages[0])
+                begin = position_of(messages[0].headers, seq)
+                check_order(begin, position, after, seq)
+                lines = lines_of(messages, begin)
+                position = begin + len(lines) - 1
+                known = max(0, after + 1 - begin)
+                for at in range(known, len(lines), READ_BATCH):
+                    yield decode_records(lines[at : at + READ_BATCH], Position(begin + at))
         if position is None:  # nothing was left to read
             end = await self._find_end(Deadline(self._stall_s), info)
         else:

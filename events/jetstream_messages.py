@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
+from nats.aio.msg import Msg
 
 from events.errors import TooLarge
 from events.facts import Record
@@ -85,6 +86,29 @@ def check_order(begin: int, last: int | None, after: int, seq: int) -> None:
         position=due,
         seq=seq,
     )
+
+
+def stream_seq(message: Msg) -> int:
+    """A delivered message's sequence in its stream, from its acknowledgement subject:
+    ``$JS.ACK.<stream>.<consumer>.<delivered>.<seq>...``, or with domain and account."""
+    tokens = message.reply.split(".")
+    return int(tokens[5] if len(tokens) == 9 else tokens[7])
+
+
+def lines_of(messages: Sequence[Msg], begin: int) -> list[bytes]:
+    """The records of messages that follow one another, the first of which begins at
+    ``begin``. Raises LogUnreadable where one is missing, or not slotbus's."""
+    lines: list[bytes] = []
+    for message in messages:
+        due = begin + len(lines)
+        if (message.headers or {}).get(POSITION_HEADER) != str(due):
+            seq = stream_seq(message)
+            check_order(position_of(message.headers, seq), due - 1, 0, seq)
+        if b"\n" in message.data:
+            lines += message.data.split(b"\n")
+        else:
+            lines.append(message.data)
+    return lines
 
 
 def check_config(found: StreamConfig, wanted: StreamConfig) -> None:

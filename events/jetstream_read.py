@@ -18,9 +18,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from events.jetstream_api import GONE, NANOSECONDS, Deadline, JetStreamApi
+from events.jetstream_messages import stream_seq
 from events.log import LogError, LogUnsettled
 
-PULL_MESSAGES: Final = 1_000
+PULL_MESSAGES: Final = 5_000
 PULL_BYTES: Final = 8 * 1024 * 1024
 """Asked for at once: bounds what a reader holds in memory."""
 PULL_EXPIRES_S: Final = 2.0
@@ -64,8 +65,8 @@ class _Inbox:
 async def read_stream(
     api: JetStreamApi, stream: str, first_seq: int, last_seq: int, *, stall_s: float
 ) -> AsyncGenerator[list[Msg], None]:
-    """Yields the messages of a stretch in order, each once; those that are not in the
-    stream (any more) are left out.
+    """Yields the messages of a stretch in order, each once, at least one at a
+    time; those that are not in the stream (any more) are left out.
 
     Raises LogUnsettled when nothing came for ``stall_s`` seconds.
     """
@@ -161,10 +162,3 @@ class _Reader:
 
 def _is_status(message: Msg) -> bool:
     return not message.reply or (message.headers is not None and "Status" in message.headers)
-
-
-def stream_seq(message: Msg) -> int:
-    """A delivered message's sequence in its stream, from its acknowledgement subject:
-    ``$JS.ACK.<stream>.<consumer>.<delivered>.<seq>...``, or with domain and account."""
-    tokens = message.reply.split(".")
-    return int(tokens[5] if len(tokens) == 9 else tokens[7])

@@ -125,6 +125,19 @@ def decode_record(line: bytes | memoryview, position: Position) -> Record:
     return record
 
 
+def decode_records(lines: Sequence[bytes], first: Position) -> list[Record]:
+    """Reads whole lines, with or without their ends, the first of which is the record at
+    ``first``. Raises LogUnreadable, naming the position."""
+    try:
+        records = _DECODER.decode_lines(b"\n".join(lines))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        records = []
+    if len(records) == len(lines) and all(record.v <= SCHEMA_VERSION for record in records):
+        return records
+    # Something is wrong, and one by one they tell which it is.
+    return [decode_record(line, Position(at)) for at, line in enumerate(lines, first)]
+
+
 class _Versioned(msgspec.Struct):
     v: int = SCHEMA_VERSION
 

@@ -101,7 +101,8 @@ def step(
 
     Raises IllegalTransition.
     """
-    if target not in table.get((state, happening), frozenset()):
+    allowed = table.get((state, happening))
+    if allowed is None or target not in allowed:
         kind = type(state).__name__.removesuffix("State").lower()
         raise IllegalTransition(kind, who, f"{state} (asked to be {target})", happening)
     return target

@@ -20,7 +20,6 @@ from events.errors import (
     TooLarge,
     UnknownJob,
     UnknownNode,
-    error_from_wire,
 )
 from events.facts import (
     CommandTaken,
@@ -101,9 +100,8 @@ def outcome_of(ledger: Ledger, command_id: str) -> Reply | SlotbusError | None:
     if entry is None or not entry.done:
         return None
     if entry.ok:
-        return msgspec.convert(entry.reply, _REPLIES[entry.kind])
-    facts = dict(entry.reply["error"])
-    return error_from_wire(facts.pop("code"), facts.pop("message"), facts)
+        return msgspec.json.decode(entry.reply, type=_REPLIES[entry.kind])
+    return codec.error_from_body(bytes(entry.reply))
 
 
 def accepted_reply(ledger: Ledger, command_id: str) -> Reply:
