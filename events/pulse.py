@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from events.ledger import live_digest
+from events.ledger import Ledger, live_digest
 
 __all__ = ["Beat", "Pulse", "live_digest"]
 
@@ -71,6 +71,15 @@ class Pulse:
         beat = self.beats.pop(node_id, None)
         if beat is not None:
             self._epochs[beat.epoch] -= 1
+
+    def follow(self, ledger: Ledger, now: datetime) -> None:
+        """Expects what a ledger that was read anew says: this pulse may have given up a node
+        that the log has not, or the reverse."""
+        watched = {n.node_id for n in ledger.nodes.values() if n.watched and not n.expired}
+        for node_id in self.beats.keys() - watched:
+            self.forget(node_id)
+        for node_id in sorted(watched - self.beats.keys()):
+            self.heard(node_id, now)
 
     def age(self, node_id: str, now: datetime) -> timedelta | None:
         """Time since a node was heard, or None where it is not watched."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from schedulers.manual import ManualScheduler
     from schedulers.node.backend import NodeScheduler
     from schedulers.process import ProcessScheduler
+    from schedulers.replaying import replay
 
 _BACKENDS = {
     "EmbeddedScheduler": "schedulers.embedded",
@@ -36,6 +37,7 @@ _BACKENDS = {
     "ManualScheduler": "schedulers.manual",
     "NodeScheduler": "schedulers.node.backend",
     "ProcessScheduler": "schedulers.process",
+    "replay": "schedulers.replaying",
     "WorkerContext": "schedulers.embedded",
 }
 
@@ -64,4 +66,5 @@ __all__ = [
     "UnknownNode",
     "WorkerContext",
     "WorkerFinishedReq",
+    "replay",
 ]

@@ -57,6 +57,7 @@ class Dispatcher:
         launch_timeout_s: float,
         at_once: int = AT_ONCE,
         try_s: float = TRY_S,
+        jitter: Callable[[], float] = lambda: random.uniform(0.5, 1.5),
     ) -> None:
         self.outcomes: Counter[str] = Counter()
         self._launcher = launcher
@@ -65,6 +66,7 @@ class Dispatcher:
         self._launch_timeout_s = launch_timeout_s
         self._at_once = at_once
         self._try_s = try_s
+        self._jitter = jitter
         self._bounds: dict[str, asyncio.Semaphore] = {}
         self._running: dict[str, tuple[Effect, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,7 +161,7 @@ class Dispatcher:
                 except SlotbusError as error:
                     if loop.time() + pause >= deadline:
                         return LaunchUncertain(what.worker_id, error.message)
-            pause = await _back_off(pause)
+            pause = await self._back_off(pause)
 
     async def _stop(self, effect: Stop) -> Outcome | None:
         order = effect.order
@@ -177,7 +179,7 @@ class Dispatcher:
                     return None
                 except SlotbusError:
                     self.outcomes["StopRetried"] += 1
-            pause = await _back_off(pause)
+            pause = await self._back_off(pause)
 
     async def _take_inventory(self, effect: TakeInventory) -> Outcome | None:
         try:
@@ -201,7 +203,12 @@ class Dispatcher:
                     return
                 except SlotbusError:
                     self.outcomes["AcknowledgeRetried"] += 1
-            pause = await _back_off(pause)
+            pause = await self._back_off(pause)
+
+    async def _back_off(self, pause: float) -> float:
+        """Sleeps about ``pause`` seconds, and says how long to sleep next time."""
+        await asyncio.sleep(pause * self._jitter())
+        return min(pause * 2, LONGEST_PAUSE_S)
 
 
 def _key(effect: Effect) -> str:
@@ -239,9 +246,3 @@ def _after_fault(effect: Effect, reason: str) -> Outcome | None:
             return InventoryFailed(effect.node_id, reason)
         case _:
             return None
-
-
-async def _back_off(pause: float) -> float:
-    """Sleeps about ``pause`` seconds, and says how long to sleep next time."""
-    await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-    return min(pause * 2, LONGEST_PAUSE_S)

@@ -19,6 +19,7 @@ from events.log import EventLog
 from events.messages import InventoryReply, RegisterNodeReq
 from events.pulse import Pulse
 from schedulers.backend import Backend, LocalNode
+from schedulers.chance import Chance
 from schedulers.clock import Clock
 from schedulers.decide.messages import InventoryTaken, LedRead
 from schedulers.launcher import Unreachable
@@ -45,9 +46,10 @@ class Leading(EngineLoop):
         settings: EngineSettings | None = None,
         *,
         clock: Clock | None = None,
+        chance: Chance | None = None,
         may_act: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        super().__init__(backend, log, settings, clock=clock, may_act=may_act)
+        super().__init__(backend, log, settings, clock=clock, chance=chance, may_act=may_act)
         self._home: asyncio.AbstractEventLoop | None = None
         self._starting = asyncio.Lock()
         self._starter: asyncio.Task[None] | None = None
@@ -103,6 +105,7 @@ class Leading(EngineLoop):
         await self._read_log()
         loop = asyncio.get_running_loop()
         self._ended, self._ran_at, self._leading = loop.create_future(), loop.time(), True
+        self.tape.open(self)
         entry = self._entry(
             LedRead(self.settings.cluster, self.backend.name, self.settings.version), None
         )
@@ -194,6 +197,7 @@ class Leading(EngineLoop):
         """From here on nothing is taken, decided or begun, and everybody is answered."""
         self._leading = False
         self._lost = self._lost or error
+        self.tape.ended(error)
         if self._timer is not None:
             self._timer.cancel()
         if self._ended is not None and not self._ended.done():

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import aclosing
@@ -31,12 +30,15 @@ from events.log import EventLog, LogFull, LogUnreadable, conflict
 from events.pulse import Pulse
 from events.states import IllegalTransition, WorkerState
 from schedulers.backend import Backend
+from schedulers.chance import Chance, SystemChance
 from schedulers.clock import Clock, MonotonicClock
 from schedulers.decide import Draft, Rules, decide, next_due
 from schedulers.decide.commands import accepted_reply, outcome_of
 from schedulers.decide.messages import Effect, Grace, Inbound, Launch, Reply, Stop, Tick
 from schedulers.dispatch import Dispatcher
 from schedulers.inbox import Answer, Entry, Inbox, Waiters
+from schedulers.recording import Recorder
+from schedulers.tape import Tape
 
 GATHERED: Final = 256
 """Messages decided together, and so written together, at the most."""
@@ -98,6 +100,7 @@ class EngineLoop:
         settings: EngineSettings | None = None,
         *,
         clock: Clock | None = None,
+        chance: Chance | None = None,
         may_act: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.backend = backend
@@ -115,8 +118,11 @@ class EngineLoop:
             launch_timeout_s=self.rules.launch_timeout_s,
             at_once=backend.at_once,
             try_s=backend.try_s,
+            jitter=lambda: self._chance.jitter(),
         )
+        self.tape = Tape()
         self._clock = clock
+        self._chance = chance or SystemChance()
         self._may_act = may_act
         self._inbox = Inbox(self.settings.queue_limit)
         self._one_by_one = 0
@@ -144,6 +150,7 @@ class EngineLoop:
             if faults:
                 await self._heal()
             self._release_all()
+            self.tape.open_if_wanted(self)
             self._set_timer(FAULT_PAUSE_S if faults else 0.0)
 
     def _decide_all(self, entries: list[Entry]) -> int:
@@ -155,6 +162,7 @@ class EngineLoop:
                 self._unreleased.append(Decision(entry, self._decide(entry)))
             except Exception as error:
                 self.stats.loop_errors += 1
+                self.tape.faulted(entry, error)
                 log.exception("decision failed", message=type(entry.message).__name__)
                 _answer(entry.answer, Internal(f"a fault of slotbus: {error!r}"))
                 self._inbox.put_back(entries[index + 1 :])
@@ -163,7 +171,7 @@ class EngineLoop:
 
     def _decide(self, entry: Entry) -> Draft:
         self.stats.messages[type(entry.message).__name__] += 1
-        return decide(
+        draft = decide(
             self.ledger,
             self.pulse,
             self.rules,
@@ -171,8 +179,10 @@ class EngineLoop:
             now=entry.at,
             epoch=self.epoch,
             token=entry.token,
-            check=self.backend.check,
+            check=self.tape.overheard(self.backend.check),
         )
+        self.tape.decided(entry)
+        return draft
 
     async def _append(self) -> None:
         """Stores what was decided, all or none. Raises LogError, NotLeader, TooLarge."""
@@ -189,6 +199,7 @@ class EngineLoop:
         self.stats.appends += 1
         self.stats.records += len(records)
         self._stored = Position(before + len(records))
+        self.tape.stored(self._stored, records)
         for offset, record in enumerate(records, start=1):
             for observer in self._observers:
                 observer(Position(before + offset), record)
@@ -233,6 +244,7 @@ class EngineLoop:
         as a fault, since what was folded is to be forgotten."""
         undone = list(self._unreleased)
         self._unreleased.clear()
+        self.tape.unstored(error)
         if sum(d.draft.record is not None for d in undone) == 1:
             guilty = next(d for d in undone if d.draft.record is not None)
             undone.remove(guilty)
@@ -252,12 +264,8 @@ class EngineLoop:
             raise conflict(self._stored, ledger.position)
         self.ledger.become(ledger)
         now = self.clock.now()
-        # The pulse follows: it may have given up a node that the log has not, or the reverse.
-        watched = {n.node_id for n in ledger.nodes.values() if n.watched and not n.expired}
-        for node_id in self.pulse.beats.keys() - watched:
-            self.pulse.forget(node_id)
-        for node_id in sorted(watched - self.pulse.beats.keys()):
-            self.pulse.heard(node_id, now)
+        self.pulse.follow(self.ledger, now)
+        self.tape.healed(now)
         log.warning("ledger read again", position=ledger.position)
 
     async def _fold_log(self) -> Ledger:
@@ -333,6 +341,10 @@ class EngineLoop:
         """Calls ``observer`` for each acknowledged record, in order; it must not block."""
         self._observers.append(observer)
 
+    def record(self, recorder: Recorder) -> None:
+        """Tells ``recorder`` everything that enters, in order; before ``start``."""
+        self.tape = Tape(recorder)
+
     def grace(self, reason: str) -> None:
         """Gives every node a new full term: it could not have been heard."""
         self._put(Grace(reason))
@@ -350,7 +362,7 @@ class EngineLoop:
             self._inbox.put(self._entry(message, None), inner=True)
 
     def _entry(self, message: Inbound, answer: Answer | None) -> Entry:
-        return Entry(message, self.clock.now(), secrets.token_hex(6), answer)
+        return Entry(message, self.clock.now(), self._chance.token(), answer)
 
     def _wants(self, effect: Effect) -> bool:
         """Whether the ledger still wants an effect and we may still act."""

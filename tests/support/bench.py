@@ -11,6 +11,8 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from events.errors import SlotbusError, UnknownNode
 from events.facts import AnyFact, Record
 from events.ids import START, Position
@@ -147,7 +149,7 @@ class Bench:
         return reply
 
     async def stop(self, job_id: str, **fields: object) -> StopReply:
-        request = StopWorkersReq(job_id=job_id, **fields)  # type: ignore[arg-type]
+        request = msgspec.convert({"job_id": job_id, **fields}, StopWorkersReq)
         reply = await self.engine.submit(request)
         assert isinstance(reply, StopReply)
         return reply
@@ -179,7 +181,9 @@ class Bench:
 
 
 def start(job_id: str, slots: int, **fields: object) -> StartPipelineReq:
-    return StartPipelineReq(job_id=job_id, slots=slots, **fields)  # type: ignore[arg-type]
+    """As it comes from the wire: 3 seconds are 3.0."""
+    given = msgspec.to_builtins({"job_id": job_id, "slots": slots, **fields})
+    return msgspec.convert(given, StartPipelineReq)
 
 
 @asynccontextmanager

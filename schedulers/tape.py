@@ -1,0 +1,117 @@
+"""The engine's side of a recording: what it tells, at which points of its loop.
+
+What lives here: making lines of what happens, and nothing where nobody records. What may
+not: what lines are (``schedulers.recording``) and where they go (a recorder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Raw
+
+from events.errors import SlotbusError
+from events.facts import Record
+from events.ids import Position
+from events.messages import StartPipelineReq
+from schedulers.inbox import Entry
+from schedulers.recording import (
+    Ended,
+    Healed,
+    Opening,
+    PulseState,
+    Recorder,
+    Stored,
+    Unstored,
+    digest_of,
+    entered,
+)
+
+if TYPE_CHECKING:
+    from schedulers.loop import EngineLoop
+
+Check = Callable[[StartPipelineReq], None]
+NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+class Tape:
+    """With no recorder every call is a look at one field."""
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self.recorder = recorder
+        self._refused: SlotbusError | None = None
+        self._running = False
+
+    def open(self, engine: EngineLoop) -> None:
+        """A leadership begins; nothing was decided yet."""
+        if self.recorder is not None:
+            self._running = True
+            self.recorder.add(
+                Opening(
+                    epoch=engine.epoch,
+                    rules=engine.rules,
+                    position=engine.ledger.position,
+                    ledger=Raw(engine.ledger.snapshot()),
+                    pulse=PulseState.of(engine.pulse),
+                    scheduler=engine.backend.name,
+                )
+            )
+
+    def open_if_wanted(self, engine: EngineLoop) -> None:
+        """All that was decided is stored: a new file may begin here."""
+        if self.recorder is not None and self.recorder.wants_opening:
+            self.open(engine)
+
+    def overheard(self, check: Check | None) -> Check | None:
+        """The backend's check of a start, whose answer is part of what came in."""
+        self._refused = None
+        if self.recorder is None or check is None:
+            return check
+
+        def listening(request: StartPipelineReq) -> None:
+            try:
+                check(request)
+            except SlotbusError as error:
+                self._refused = error
+                raise
+
+        return listening
+
+    def decided(self, entry: Entry, fault: str = "") -> None:
+        """A message had its turn."""
+        if self.recorder is None:
+            return
+        try:
+            line = entered(entry.message, entry.at, entry.token, refused=self._refused, fault=fault)
+        except NO_JSON as error:
+            self.recorder.missed(f"a {type(entry.message).__name__} is no JSON: {error}")
+        else:
+            self.recorder.add(line)
+
+    def faulted(self, entry: Entry, error: Exception) -> None:
+        """Deciding a message failed, by a fault of ours."""
+        self.decided(entry, fault=repr(error) or "fault")
+
+    def stored(self, position: Position, records: Sequence[Record]) -> None:
+        """An append was acknowledged."""
+        if self.recorder is not None:
+            digest = digest_of(records)
+            self.recorder.add(Stored(position=position, count=len(records), digest=digest))
+
+    def unstored(self, error: SlotbusError) -> None:
+        """An append was refused for its size."""
+        if self.recorder is not None:
+            self.recorder.add(Unstored(reason=error.message))
+
+    def healed(self, at: datetime) -> None:
+        """The ledger was read again."""
+        if self.recorder is not None:
+            self.recorder.add(Healed(at=at))
+
+    def ended(self, error: SlotbusError | None) -> None:
+        """The leadership is over; told once."""
+        if self.recorder is not None and self._running:
+            self._running = False
+            self.recorder.add(Ended(reason="" if error is None else error.message))
