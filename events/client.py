@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
@@ -69,6 +69,7 @@ DEFAULT_TAIL_BYTES: Final = 64 * 1024
 _LOG_PATIENCE: Final = Patience(absent_s=1.0, query_s=2.0)
 """Live output must not wait for long while a leader is away."""
 
+T = TypeVar("T")
 C = TypeVar("C", StartPipelineReq, StopWorkersReq, CordonReq, UncordonReq)
 Retrying = Callable[[SlotbusError], None]
 Missing = Callable[[WorkerRow, SlotbusError], None]
@@ -276,6 +277,11 @@ class SlotbusClient:
         """The answer to a request of your own, asked once. Raises NobodyThere, NoAnswer,
         Denied, LinkDown, and the error that the answer holds."""
         return await self._asker.ask_once(subject, body, timeout_s)
+
+    async def unless_denied(self, work: Coroutine[Any, Any, T], *subjects: str) -> T:
+        """Awaits something that uses ``nc`` and publishes on these subjects. Raises Denied as
+        soon as the server forbids one of them, where it would only have timed out."""
+        return await self._denials.unless_denied(work, *subjects)
 
     # --- watching -----------------------------------------------------------------------
 

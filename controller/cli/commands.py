@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controller.cli.completing import JobName, NodeName
 from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import (
     CommandId,
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
     from events.client import SlotbusClient
     from events.messages import CordonReq, UncordonReq
 
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")]
-
 
 @with_nats
 def stop(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job: JobName,
     run: Run = None,
     force: Annotated[bool, typer.Option("--force", help="Kill at once, without TERM.")] = False,
     grace: Annotated[
@@ -80,7 +79,7 @@ def stop(
 
 @with_nats
 def cordon(
-    node: NodeArgument,
+    node: NodeName,
     wait: Wait = None,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
@@ -95,7 +94,7 @@ def cordon(
 
 @with_nats
 def uncordon(
-    node: NodeArgument,
+    node: NodeName,
     wait: Wait = None,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,

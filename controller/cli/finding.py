@@ -69,6 +69,12 @@ class ClientConfig(Struct, kw_only=True, frozen=True):
         return access_of(self)
 
 
+def as_client(config: Struct) -> ClientConfig:
+    """What another program's configuration says of the server and of who we are to it."""
+    names = {field.name for field in structs.fields(ClientConfig)}
+    return ClientConfig(**{name: getattr(config, name) for name in names if hasattr(config, name)})
+
+
 def settings_of_others(kind: type[Struct]) -> frozenset[str]:
     """Names that other programs read from the environment they share with this one."""
     kinds = (ControllerConfig, AgentConfig, ClientConfig)

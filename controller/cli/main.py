@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from controller.cli import commands, programs, queries, reporting, schemas, start, watching
+from controller.cli import (
+    again,
+    commands,
+    describe,
+    doctor,
+    programs,
+    queries,
+    reporting,
+    schemas,
+    setup,
+    start,
+    waiting,
+    watching,
+)
 from controller.cli.running import EXIT_CODES
 
 _RUN = "Run slotbus"
@@ -20,7 +33,6 @@ _WATCH = "Watch it"
 app = typer.Typer(
     name="slotbus",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -55,6 +67,7 @@ def _whole(
 app.command(rich_help_panel=_RUN)(programs.up)
 app.command(rich_help_panel=_RUN)(programs.controller)
 app.command(rich_help_panel=_RUN)(programs.agent)
+app.command(rich_help_panel=_RUN)(setup.init)
 app.command(rich_help_panel=_RUN)(programs.demo)
 app.command(
     cls=WithCommand,
@@ -64,12 +77,17 @@ app.command(
     epilog=EXIT_CODES,
 )(start.start)
 app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(commands.stop)
+app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(again.restart)
+app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(again.scale)
+app.command("wait", rich_help_panel=_USE, epilog=EXIT_CODES)(waiting.wait)
 app.command(rich_help_panel=_USE)(commands.cordon)
 app.command(rich_help_panel=_USE)(commands.uncordon)
 app.command(rich_help_panel=_USE)(reporting.ended)
 app.command(rich_help_panel=_WATCH)(queries.workers)
 app.command(rich_help_panel=_WATCH)(queries.jobs)
 app.command(rich_help_panel=_WATCH)(queries.nodes)
+app.command(rich_help_panel=_WATCH)(describe.describe)
 app.command(rich_help_panel=_WATCH)(watching.events)
 app.command(rich_help_panel=_WATCH)(watching.logs)
+app.command(rich_help_panel=_WATCH, epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel=_WATCH)(schemas.schema)

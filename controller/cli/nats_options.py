@@ -65,16 +65,31 @@ def _text(metavar: str, text: str, name: str = "") -> Any:
     ]
 
 
+def _contexts(incomplete: str) -> list[str]:
+    """Names of contexts, for the shell's completion."""
+    import os
+
+    from events.contexts import known_contexts
+
+    return [name for name in known_contexts(os.environ) if name.startswith(incomplete)]
+
+
 _OPTIONS: Final[dict[str, Any]] = {
     "server": _text(
         "URL",
         "NATS server; else NATS_URL, else a named context, else a running `slotbus up` (for "
         "what asks a cluster), else the selected context, else the local default.",
     ),
-    "context": _text(
-        "NAME",
-        "Context of the nats command line, or a .json file; '' for none. Else NATS_CONTEXT.",
-    ),
+    "context": Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Context of the nats command line, or a .json file; '' for none. Else "
+            "NATS_CONTEXT.",
+            rich_help_panel=PANEL,
+            autocompletion=_contexts,
+        ),
+    ],
     "root": _text("SUBJECT", "Root of the subjects: one for each cluster (slotbus)."),
     "user": _text("NAME", "User, or a token where no password is given; else NATS_USER."),
     "password": _text("TEXT", "Password; better in NATS_PASSWORD, where `ps` shows it to nobody."),

@@ -9,6 +9,7 @@ width cuts off. Text from elsewhere never reaches the terminal with control char
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from datetime import UTC, datetime
@@ -96,6 +97,19 @@ def _least_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 def _style(cell: str) -> str:
     return "green" if cell in _GOOD else "red" if cell in _BAD else ""
+
+
+_COLOURS: Final = {"ok": 32, "note": 36, "unknown": 36, "warning": 33, "bad": 31}
+
+
+def coloured(text: str, level: str) -> str:
+    """The text in the colour of a level, where standard output shows colours and NO_COLOR
+    does not forbid it."""
+    code = _COLOURS.get(level)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if code is None or plain or not sys.stdout.isatty():
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
 
 
 def local_time(when: datetime) -> str:

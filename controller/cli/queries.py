@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from controller.cli.completing import AnyJob, AnyNode, NodeOption
 from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
-from controller.cli.options import (
-    Output,
-    OutputOption,
-    Run,
-)
+from controller.cli.options import Output, OutputOption, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,16 +22,23 @@ if TYPE_CHECKING:
     from events.asking import PagedQuery
     from events.client import SlotbusClient
 
-JobArgument = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="Only this job.", show_default=False)
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch",
+        "-w",
+        help="Again and again, as it changes; into a pipe, once for each change.",
+    ),
 ]
 
 
 @with_nats
 def workers(
-    job: JobArgument = None,
+    job: AnyJob = None,
     run: Run = None,
+    node: NodeOption = None,
     ended: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    watch: Watch = False,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -44,18 +48,19 @@ def workers(
     from events.codec import decode
     from events.messages import QueryWorkers, WorkersReply
 
-    fields = {"job_id": job, "run_id": run, "all": ended}
     _query(
         QueryWorkers,
-        fields,
+        {"job_id": job, "run_id": run, "node_id": node, "all": ended},
         Where(nats, output),
         lambda body: worker_table(decode(body, WorkersReply).workers),
+        watch=watch,
     )
 
 
 @with_nats
 def jobs(
-    job: JobArgument = None,
+    job: AnyJob = None,
+    watch: Watch = False,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -70,14 +75,14 @@ def jobs(
         {"job_id": job},
         Where(nats, output),
         lambda body: job_table(decode(body, JobsReply).jobs),
+        watch=watch,
     )
 
 
 @with_nats
 def nodes(
-    node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="Only this node.", show_default=False)
-    ] = None,
+    node: AnyNode = None,
+    watch: Watch = False,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -92,6 +97,7 @@ def nodes(
         {"node_id": node},
         Where(nats, output),
         lambda body: node_table(decode(body, NodesReply).nodes),
+        watch=watch,
     )
 
 
@@ -100,7 +106,10 @@ def _query(
     fields: Mapping[str, object],
     where: Where,
     as_table: Callable[[bytes], None],
+    *,
+    watch: bool,
 ) -> None:
+    from controller.cli.looking import keep_looking
     from controller.cli.running import DONE, as_usage, reported
     from controller.cli.session import converse, join_pages, print_reply
     from events.codec import convert
@@ -109,6 +118,8 @@ def _query(
         query = convert(fields, kind)
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
+        if watch:
+            await keep_looking(bus, query, where, shown, as_table)
         body = join_pages(await bus.pages(query))
         print_reply(where, shown, body, lambda: as_table(body))
         return DONE

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from controller.cli.finding import client_config
+from controller.cli.finding import ClientConfig, client_config
 from controller.cli.nats_options import Nats
 from controller.cli.options import Output
 from controller.cli.output import Progress, progress, write_body
@@ -34,28 +34,32 @@ class Where(Struct, frozen=True):
 Work = Callable[[SlotbusClient, Progress], Awaitable[int]]
 
 
-def converse(where: Where, doing: str, work: Work) -> None:
-    """Runs ``work`` with a client; ``doing`` is shown while it is waited for.
+def converse(where: Where, doing: str, work: Work, config: ClientConfig | None = None) -> None:
+    """Runs ``work`` with a client; ``doing`` is shown while it is waited for. ``config``: as
+    whom, if not as the options and the environment say.
 
     Raises typer.Exit for any exit code but 0.
     """
     setup_logging("error")
     with reported(where.output):
-        code = asyncio.run(_converse(where, doing, work))
+        code = asyncio.run(_converse(where, doing, work, config))
     if code != DONE:
         raise typer.Exit(code)
 
 
-async def _converse(where: Where, doing: str, work: Work) -> int:
+async def _converse(where: Where, doing: str, work: Work, config: ClientConfig | None) -> int:
     with progress(doing) as shown:
-        async with _client(where, shown) as bus:
+        async with _client(where, shown, config) as bus:
             return await work(bus, shown)
 
 
 @contextlib.asynccontextmanager
-async def _client(where: Where, shown: Progress) -> AsyncGenerator[SlotbusClient]:
-    with as_usage():
-        config = client_config(where.nats.settings())
+async def _client(
+    where: Where, shown: Progress, config: ClientConfig | None
+) -> AsyncGenerator[SlotbusClient]:
+    if config is None:
+        with as_usage():
+            config = client_config(where.nats.settings())
 
     def retrying(error: SlotbusError) -> None:
         shown.say(f"{error.message} -- trying again")

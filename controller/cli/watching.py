@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from controller.cli.completing import JobName, JobOption, NodeOption
 from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import (
     Follow,
@@ -32,10 +33,8 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 @with_nats
 def events(
-    job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
-    node: Annotated[
-        str | None, typer.Option("--node", metavar="NODE", help="Only this node.")
-    ] = None,
+    job: JobOption = None,
+    node: NodeOption = None,
     follow: Follow = False,
     since: Annotated[
         str | None,
@@ -98,7 +97,7 @@ def parse_since(text: str | None) -> datetime | int | None:
 
 @with_nats
 def logs(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job: JobName,
     follow: Follow = False,
     run: Run = None,
     tail: Annotated[
