@@ -274,6 +274,7 @@ class KubernetesLauncher:
         tracked = self.view.of(worker_id)
         if tracked is None:
             return
+        tracked.leaving = True
         try:
             await self._drop_program(tracked)
             if tracked.there:
@@ -293,7 +294,7 @@ class KubernetesLauncher:
     async def _drop_program(self, tracked: Tracked) -> None:
         who = tracked.who
         with_program = any(v.name == PROGRAM_VOLUME for v in tracked.pod.spec.volumes or [])
-        if with_program and len(self.view.of_run(who.job_id, who.run_id)) == 1:
+        if with_program and all(t.leaving for t in self.view.of_run(who.job_id, who.run_id)):
             await self.maker.drop_program(who.job_id, who.run_id)
 
     async def close(self) -> None:

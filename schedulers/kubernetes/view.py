@@ -37,7 +37,8 @@ class Tracked(Struct, eq=False):
     """One worker's pod. ``since``: when it was first seen, of the loop's clock; ``there``:
     the object exists; ``verdict``: why we ended it ourselves; ``settled``: it runs, or it
     never will. ``deleting``: the grace of a deletion that is to be sent; ``due``: when its stop
-    is overdue; ``forced``: when it is removed without the kubelet."""
+    is overdue; ``forced``: when it is removed without the kubelet; ``leaving``: its end is in
+    the log."""
 
     who: Identity
     pod: Pod
@@ -49,6 +50,7 @@ class Tracked(Struct, eq=False):
     end: WorkerFinishedReq | None = None
     verdict: str = ""
     told: str = ""
+    leaving: bool = False
     deleting: int | None = None
     due: float | None = None
     forced: float | None = None

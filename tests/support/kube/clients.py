@@ -44,10 +44,10 @@ async def api_of(
         await client.close()
 
 
-def config_of(namespace: str, **fields: object) -> KubernetesConfig:
+def config_of(in_namespace: str, **fields: object) -> KubernetesConfig:
     """A configuration for tests: short times, pods that count as launched once they run."""
     usual = KubernetesConfig(
-        namespace=namespace,
+        namespace=in_namespace,
         cluster=CLUSTER,
         image="rig/none",
         launched_when="running",
