@@ -52,6 +52,9 @@ async def send(url: str) -> None:
     writer.write(b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\n')
 
     async def begin(message: Msg) -> None:
+        if not message.data:
+            await nc.publish(message.reply, b"here")
+            return
         writer.writelines(_beats(msgspec.json.decode(message.data, type=Order)))
         await writer.drain()
         await nc.publish(message.reply, b"")

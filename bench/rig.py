@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import nats.errors
 from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
@@ -134,3 +135,13 @@ async def _until_ready(bus: SlotbusClient, count: int, folder: Path) -> None:
         await asyncio.sleep(0.05)
     logs = (f"{path.name}:\n{path.read_text()[-1_000:]}" for path in folder.glob("*.log"))
     raise RuntimeError("\n".join(["the cluster did not come up", *logs]))
+
+
+async def until_answered(nc: Client, subject: str) -> None:
+    """Waits until somebody answers there, with whatever."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(nats.errors.Error):
+                await nc.request(subject, b"", timeout=1.0)
+                return
+            await asyncio.sleep(0.05)

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds_of
 from bench.peers import ECHO
-from bench.rig import cluster, helper, linked, nats_server, scratch
+from bench.rig import cluster, helper, linked, nats_server, scratch, until_answered
 from events.client import SlotbusClient
 
 AT_ONCE: Final = 100
@@ -49,7 +49,7 @@ async def rows() -> list[Row]:
                 (await _round(bus), await _spawn(AT_ONCE), await asyncio.to_thread(_program))
                 for _ in range(ROUNDS)
             ]
-            await _until_answered(nc)
+            await until_answered(nc, ECHO)
             single = [await _single(bus, nc) for _ in range(ROUNDS)]
     return [
         compare(
@@ -126,13 +126,3 @@ async def _single(bus: SlotbusClient, nc: Client) -> tuple[float, float, float]:
         requests.append(await seconds_of(lambda: nc.request(ECHO, b"{}", timeout=TIMEOUT_S)))
         spawns.append(await _spawn(1))
     return statistics.median(starts), statistics.median(requests), statistics.median(spawns)
-
-
-async def _until_answered(nc: Client) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while True:
-            try:
-                await nc.request(ECHO, b"", timeout=1.0)
-                return
-            except Exception:  # noqa: BLE001
-                await asyncio.sleep(0.05)

@@ -13,16 +13,15 @@ from typing import Final, TypeAlias
 
 import msgspec
 import structlog
-from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from controller.outbox import Answer, InboxStats, Offers, Outbox, Outcome
-from events.codec import decode, decode_with
-from events.errors import Internal, Invalid, SlotbusError
-from events.ids import Id, NodeId
-from events.messages import Counter, HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
+from events.codec import decode_with
+from events.errors import Internal, SlotbusError
+from events.ids import NodeId
+from events.messages import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from events.subjects import Subjects
 from schedulers.decide.messages import NodeTraffic as NodeMessage
 
@@ -46,17 +45,7 @@ Read: TypeAlias = Callable[[Msg], NodeMessage]
 _log = structlog.get_logger("slotbus.inbox")
 
 
-class _Beat(Struct, frozen=True):
-    """A heartbeat's body; the subject says whose."""
-
-    incarnation: Id
-    seq: Counter = 0
-    epoch: Counter = 0
-    digest: str = ""
-    node_id: str | None = None
-
-
-_BEATS: Final = msgspec.json.Decoder(_Beat)
+_decode_beat: Final = msgspec.json.Decoder(HeartbeatNodeReq).decode
 
 
 class NodeTraffic:
@@ -105,31 +94,33 @@ class NodeTraffic:
 
     def _handler(self, kind: str, read: Read) -> Callable[[Msg], Awaitable[None]]:
         taken = 0
+        received, offer = self._stats.received, self._engine.offer
 
         async def handle(message: Msg) -> None:
             nonlocal taken
-            self._take(kind, read, message)
+            received[kind] += 1
+            answer: Answer | None = None
+            if message.reply:
+                answer = partial(self._answer, kind, message.reply)
+            try:
+                offer(read(message), answer)
+            except SlotbusError as error:
+                self._refuse(kind, message, answer, error)
+            except Exception as error:  # noqa: BLE001  the edge: a fault of ours kills no loop
+                self._stats.faults += 1
+                _log.exception("node message not handled", kind=kind, subject=message.subject)
+                self._refuse(kind, message, answer, Internal(f"a fault of slotbus: {error!r}"))
             taken += 1
-            if taken % TURN == 0:
-                await asyncio.sleep(0)
-                while len(self._engine) > CROWDED and not self._closed:  # noqa: ASYNC110  a queue's length
-                    await asyncio.sleep(CROWDED_PAUSE_S)
+            if taken >= TURN:
+                taken = 0
+                await self._give_way()
 
         return handle
 
-    def _take(self, kind: str, read: Read, message: Msg) -> None:
-        self._stats.received[kind] += 1
-        answer: Answer | None = None
-        if message.reply:
-            answer = partial(self._answer, kind, message.reply)
-        try:
-            self._engine.offer(read(message), answer)
-        except SlotbusError as error:
-            self._refuse(kind, message, answer, error)
-        except Exception as error:  # noqa: BLE001  the edge: a fault of ours kills no loop
-            self._stats.faults += 1
-            _log.exception("node message not handled", kind=kind, subject=message.subject)
-            self._refuse(kind, message, answer, Internal(f"a fault of slotbus: {error!r}"))
+    async def _give_way(self) -> None:
+        await asyncio.sleep(0)
+        while len(self._engine) > CROWDED and not self._closed:  # noqa: ASYNC110  a queue's length
+            await asyncio.sleep(CROWDED_PAUSE_S)
 
     def _answer(self, kind: str, reply: str, outcome: Outcome) -> None:
         self._outbox.put(kind, partial(self._nc.publish, reply), outcome, [])
@@ -154,22 +145,16 @@ class NodeTraffic:
         return node_id
 
     def _read_heartbeat(self, message: Msg) -> HeartbeatNodeReq:
-        node_id = self._node_of(message.subject)
         try:
-            beat = _BEATS.decode(message.data)
+            beat = _decode_beat(message.data)
+            if beat.node_id == self._nodes.get(message.subject):
+                return beat
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-            beat = decode(message.data, _Beat)  # the slow way: it says what is wrong, and where
-        if beat.node_id is not None and beat.node_id != node_id:
-            raise Invalid(
-                f"the body says {beat.node_id!r}, the subject {node_id!r}", path="$.node_id"
-            )
-        return HeartbeatNodeReq(
-            node_id=node_id,
-            incarnation=beat.incarnation,
-            seq=beat.seq,
-            epoch=beat.epoch,
-            digest=beat.digest,
-        )
+            pass
+        # The slow way, where the node is new or the body does not say whose it is; it says
+        # what is wrong, too.
+        node_id = self._node_of(message.subject)
+        return decode_with(message.data, HeartbeatNodeReq, node_id=node_id)
 
     def _read_register(self, message: Msg) -> RegisterNodeReq:
         node_id = self._node_of(message.subject)

@@ -423,7 +423,7 @@ class RegisterReply(Message, kw_only=True, frozen=True):
     expiry_s: float = DEFAULT_EXPIRY_S
 
 
-class HeartbeatNodeReq(Message, kw_only=True, frozen=True):
+class HeartbeatNodeReq(Message, kw_only=True, frozen=True, gc=False):
     """``seq`` grows with everything an incarnation says; ``digest`` is ``live_digest`` of
     the workers that run or are being stopped there."""
 

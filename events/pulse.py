@@ -40,6 +40,11 @@ class Pulse:
         self.due: datetime | None = None
         """No node can be expired up to this time (and one may be after it)."""
 
+    def adopt(self, beats: dict[str, Beat], due: datetime | None) -> None:
+        """Knows what another pulse knew, and nothing else."""
+        self.beats, self.due = beats, due
+        self._epochs = Counter(beat.epoch for beat in beats.values())
+
     def heard(self, node_id: str, at: datetime, *, epoch: int = 0, seq: int = 0) -> Beat:
         """A sign of life; ``epoch``: the highest the node says it has seen."""
         beat = self.beats.get(node_id)
@@ -47,15 +52,19 @@ class Pulse:
             beat = self.beats[node_id] = Beat(last_seen=at)
             self._epochs[beat.epoch] += 1
             self._expect(at)
+        self.heard_again(beat, at, epoch, seq)
+        return beat
+
+    def heard_again(self, beat: Beat, at: datetime, epoch: int, seq: int) -> None:
+        """A further sign of life of a node that is known."""
         if at > beat.last_seen:
             beat.last_seen = at
+        if seq > beat.seq:
+            beat.seq = seq
         if epoch > beat.epoch:
             self._epochs[beat.epoch] -= 1
             self._epochs[epoch] += 1
             beat.epoch = epoch
-        if seq > beat.seq:
-            beat.seq = seq
-        return beat
 
     def heard_under(self, epoch: int) -> int:
         """How many nodes have seen this epoch or a higher one."""

@@ -31,44 +31,45 @@ class Entry(Struct, frozen=True):
 
 class Inbox:
     """A queue of at most ``limit`` messages from outside. What slotbus itself says
-    (outcomes, timers) is always taken: it is bounded by the effects under way."""
+    (outcomes, timers) is always taken: it is bounded by the effects under way. ``entries``
+    are for looking at."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._entries: deque[Entry] = deque()
+        self.entries: deque[Entry] = deque()
         self._filled = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def put(self, entry: Entry, *, inner: bool) -> None:
         """Raises Overloaded when it is full."""
-        if not inner and len(self._entries) >= self._limit:
+        if not inner and len(self.entries) >= self._limit:
             raise Overloaded(
                 f"{self._limit} messages wait already: try again a little later",
                 limit=self._limit,
             )
-        self._entries.append(entry)
+        self.entries.append(entry)
         self._filled.set()
 
     async def take(self, most: int) -> list[Entry]:
         """Waits for at least one entry; all that wait, up to ``most``."""
         await self._filled.wait()
-        taken = [self._entries.popleft() for _ in range(min(most, len(self._entries)))]
-        if not self._entries:
+        taken = [self.entries.popleft() for _ in range(min(most, len(self.entries)))]
+        if not self.entries:
             self._filled.clear()
         return taken
 
     def put_back(self, entries: list[Entry]) -> None:
         """Entries that were taken and not looked at are the next again."""
         if entries:
-            self._entries.extendleft(reversed(entries))
+            self.entries.extendleft(reversed(entries))
             self._filled.set()
 
     def drain(self) -> list[Entry]:
         """Takes what is left."""
-        left = list(self._entries)
-        self._entries.clear()
+        left = list(self.entries)
+        self.entries.clear()
         self._filled.clear()
         return left
 

@@ -27,12 +27,13 @@ from events.facts import CommandDone, Record
 from events.ids import START, Position
 from events.ledger import Ledger
 from events.log import EventLog, LogFull, LogUnreadable, conflict
+from events.messages import HeartbeatNodeReq, HeartbeatReply
 from events.pulse import Pulse
 from events.states import IllegalTransition, WorkerState
 from schedulers.backend import Backend
 from schedulers.chance import Chance, SystemChance
 from schedulers.clock import Clock, MonotonicClock
-from schedulers.decide import Draft, Rules, decide, next_due
+from schedulers.decide import Draft, Rules, decide, next_due, only_beats
 from schedulers.decide.commands import accepted_reply, outcome_of
 from schedulers.decide.messages import Effect, Grace, Inbound, Launch, Reply, Stop, Tick
 from schedulers.dispatch import Dispatcher
@@ -132,6 +133,8 @@ class EngineLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._tick_due: datetime | None = None
         self._ran_at = 0.0
+        self._turn: datetime | None = None
+        """When the heartbeats of this turn of the event loop were received."""
         self._stored = START
         self._leading = False
         self._lost: SlotbusError | None = None
@@ -320,8 +323,29 @@ class EngineLoop:
         if not self._leading:
             cause = f": {self._lost.message}" if self._lost else ""
             raise NotLeader(f"this controller does not lead{cause}")
+        if type(message) is HeartbeatNodeReq and self._beats_on(message, answer):
+            return
         self._notice_stall()
         self._inbox.put(self._entry(message, answer), inner=False)
+
+    def _beats_on(self, message: HeartbeatNodeReq, answer: Answer | None) -> bool:
+        """Takes a heartbeat at once where it changes nothing and nothing is before it: most
+        of what comes in is such."""
+        if self._inbox.entries or self._unreleased or self.tape.recorder is not None:
+            return False
+        if self._turn is None:
+            self._notice_stall()
+            self._turn = self.clock.now()
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        if not only_beats(self.ledger, self.pulse, message, self._turn):
+            return False
+        self.stats.messages["HeartbeatNodeReq"] += 1
+        if answer is not None:
+            answer(HeartbeatReply(epoch=self.epoch))
+        return True
+
+    def _end_turn(self) -> None:
+        self._turn = None
 
     async def submit(self, message: Inbound) -> Reply:
         """``offer``, and waits for the answer. Raises the SlotbusError it is."""

@@ -57,8 +57,8 @@ class PulseState(Struct, kw_only=True, frozen=True):
 
     def restore(self, pulse: Pulse) -> None:
         """Makes a fresh pulse what this one was."""
-        pulse.beats = {node_id: msgspec.structs.replace(b) for node_id, b in self.beats.items()}
-        pulse.due = self.due
+        copies = {node_id: msgspec.structs.replace(b) for node_id, b in self.beats.items()}
+        pulse.adopt(copies, self.due)
 
 
 class Opening(Line, kw_only=True, frozen=True, tag="opening", omit_defaults=True):

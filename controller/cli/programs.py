@@ -18,6 +18,7 @@ from controller.cli.options import (
     Http,
     LogLevel,
     NodeExpiry,
+    Record,
     SchedulerChoice,
     StateDir,
     WorkerCommand,
@@ -49,6 +50,7 @@ def up(
     http: Http = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
+    record: Record = None,
     log_level: LogLevel = None,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -74,6 +76,7 @@ def up(
         "task_slots": slots,
         "state_dir": state_dir,
         "log_level": log_level,
+        "record": record,
     }
     with reported():
         with as_usage():
@@ -106,6 +109,7 @@ def controller(
     http: Http = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
+    record: Record = None,
     log_level: LogLevel = None,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -115,6 +119,7 @@ def controller(
     or from a flag; the later wins. TERM or Ctrl-C ends it; workers go on.
     """
     from controller.app import run_controller
+    from controller.collector import calm_collector
     from controller.cli.finding import settings_of_others
     from controller.cli.running import as_usage, reported, run_program
     from controller.config import ControllerConfig, load_controller
@@ -128,6 +133,7 @@ def controller(
         "http": http,
         "state_dir": state_dir,
         "log_level": log_level,
+        "record": record,
     }
     with reported():
         with as_usage():
@@ -138,6 +144,7 @@ def controller(
                 also_known=settings_of_others(ControllerConfig),
             )
         setup_logging(chosen.log_level, chosen.log_format)
+        calm_collector()
         run_program(lambda stop: run_controller(chosen, stop=stop))
 
 

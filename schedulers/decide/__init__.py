@@ -44,10 +44,11 @@ from schedulers.decide.messages import (
     StopAnswered,
     Tick,
 )
+from schedulers.decide.nodes import only_beats
 from schedulers.decide.words import cause_of
 from schedulers.launcher import WorkerSeen
 
-__all__ = ["Draft", "Rules", "decide", "next_due"]
+__all__ = ["Draft", "Rules", "decide", "next_due", "only_beats"]
 
 
 def _tick(draft: Draft, message: Tick) -> None:

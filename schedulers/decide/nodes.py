@@ -6,7 +6,7 @@ inventory with the ledger (``reconcile``).
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from events.entities import Node, Worker
@@ -20,6 +20,7 @@ from events.facts import (
     WorkerLost,
     WorkerStopping,
 )
+from events.ledger import Ledger
 from events.messages import (
     FinishedReply,
     HeartbeatNodeReq,
@@ -29,7 +30,8 @@ from events.messages import (
     RegisterReply,
     WorkerFinishedReq,
 )
-from events.states import WorkerState
+from events.pulse import Pulse
+from events.states import NodeState, WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
 from schedulers.decide.reconcile import reconcile
@@ -172,6 +174,26 @@ def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:
         elif beat.owed or differs:
             ask(draft, node)
     draft.answer = HeartbeatReply(epoch=draft.epoch)
+
+
+def only_beats(ledger: Ledger, pulse: Pulse, request: HeartbeatNodeReq, now: datetime) -> bool:
+    """Takes a heartbeat that says nothing but that its node lives, as ``heartbeat`` would;
+    False, with nothing done, where there is anything to decide."""
+    node_id = request.node_id
+    node, beat = ledger.nodes.get(node_id), pulse.beats.get(node_id)
+    if (
+        node is None
+        or beat is None
+        or beat.owed
+        or not node.watched
+        or node.incarnation != request.incarnation
+        or node.state is NodeState.EXPIRED
+        or (pulse.due is not None and now > pulse.due)
+        or (request.digest and request.digest != ledger.digest_of(node_id))
+    ):
+        return False
+    pulse.heard_again(beat, now, request.epoch, request.seq)
+    return True
 
 
 def finished(draft: Draft, request: WorkerFinishedReq) -> None:
