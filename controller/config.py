@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from controller.loading import ENV_PREFIX, Setting, load
+from controller.recordsettings import FILE_BYTES, TOTAL_BYTES, RecordSettings
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import DEFAULT_EXPIRY_S, DEFAULT_HEARTBEAT_S, ENV_NAME_RE, Capacity, Id
@@ -41,6 +42,7 @@ from events.settings import (
     WorkerCommand,
 )
 from events.subjects import Subjects
+from schedulers.masking import DEFAULT_RULES, Mask
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_HTTP: Final = "127.0.0.1:9622"
@@ -107,6 +109,21 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         bool,
         Meta(description="check the laws over the log while it grows, and say which is broken"),
     ] = True
+    record: Annotated[
+        str, Meta(description="a folder for recordings of all that comes in; empty for none")
+    ] = ""
+    record_compress: Annotated[bool, Meta(description="write recordings with gzip")] = True
+    record_file_bytes: Annotated[
+        int,
+        Meta(ge=4096, description="bytes of lines after which a recording goes on in another file"),
+    ] = FILE_BYTES
+    record_max_bytes: Annotated[
+        int, Meta(ge=4096, description="bytes of recordings on the disk: the oldest files go first")
+    ] = TOTAL_BYTES
+    record_mask: Annotated[
+        list[str],
+        Meta(description="values that no recording shows, as paths below env_vars and program"),
+    ] = msgspec.field(default_factory=lambda: list(DEFAULT_RULES))
     log_max_bytes: Annotated[
         int,
         Meta(ge=1024 * 1024, description="bytes of the event log at which nothing more is decided"),
@@ -129,6 +146,18 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     def access(self) -> Access:
         """Who we are to the NATS server."""
         return access_of(self)
+
+    def recording(self) -> RecordSettings | None:
+        """What is recorded where, if anything."""
+        if not self.record:
+            return None
+        return RecordSettings(
+            folder=Path(self.record).expanduser(),
+            compress=self.record_compress,
+            file_bytes=self.record_file_bytes,
+            total_bytes=self.record_max_bytes,
+            mask=tuple(self.record_mask),
+        )
 
     def __repr__(self) -> str:
         """Names only what differs from the defaults, and no secret."""
@@ -158,6 +187,7 @@ def access_of(config: Struct) -> Access:
 def check_controller(config: ControllerConfig) -> None:
     """The rules that a type can't say. Raises Invalid."""
     Subjects(config.root)
+    Mask(config.record_mask, b"")
     if config.heartbeat_s >= config.node_expiry_s:
         raise Invalid(
             f"heartbeat_s is {config.heartbeat_s:g}, node_expiry_s {config.node_expiry_s:g}: "

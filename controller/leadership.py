@@ -23,6 +23,7 @@ from controller.leader import Lease
 from controller.localoutput import LocalOutput
 from controller.metrics import Metrics, TimedLog
 from controller.racing import end_all
+from controller.recorder import FileRecorder
 from events.concerns import Directory
 from events.errors import NotLeader, SlotbusError
 from events.jetstream import JetStreamLog
@@ -77,6 +78,11 @@ class Leadership:
             EngineSettings(cluster=config.cluster, version=version, rules=rules_of(config)),
             may_act=lease.valid_for,
         )
+        self._recorder: FileRecorder | None = None
+        settings = config.recording()
+        if settings is not None:
+            self._recorder = FileRecorder(settings, version=version, stats=metrics.recording)
+            self.engine.record(self._recorder)
         self._projection: EventProjection | None = None
         self._inbox: NatsInbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,6 +90,8 @@ class Leadership:
 
     async def start(self) -> None:
         """Reads the log, leads, and listens. Raises SlotbusError, nats.errors.Error."""
+        if self._recorder is not None:
+            self._aside("recording", self._recorder.run)
         await self.engine.start()
         self._lease.set_epoch(self.engine.epoch)
         self._metrics.lead(self.engine)
@@ -151,6 +159,8 @@ class Leadership:
         self._health.failure = ""
         await end_all(self._tasks)
         await self.engine.close()
+        if self._recorder is not None:
+            await self._recorder.close()
         await self.engine.backend.launcher.close()
         await self._log.close()
 

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from controller.outbox import InboxStats
+from controller.recorder import RecordStats
 from events.facts import Record
 from events.ids import START, Position
 from events.ledger import Ledger
@@ -98,6 +99,7 @@ class Metrics(Collector):
         self.inbox = inbox
         self.violations: Counter[int] = Counter()
         """Broken laws by number, as the audit found them."""
+        self.recording = RecordStats()
         self._version = version
         self._leading: Leading | None = None
         self._ended = _Ended(Counter(), Counter())
@@ -173,6 +175,10 @@ class Metrics(Collector):
         yield _total("invalid_messages", "Messages that could not be read.", inbox.invalid)
         yield _total("handler_faults", "Faults of slotbus in handling messages.", inbox.faults)
         yield _total("records_appended", "Records appended to the event log.", records)
+        yield _total("recorded_lines", "Lines written to recordings.", self.recording.lines)
+        yield _total("recorded_bytes", "Bytes of these lines.", self.recording.bytes)
+        lost = "Lines missing in recordings; each gap is marked there."
+        yield _total("recording_lost_lines", lost, self.recording.lost)
         yield _total("loop_errors", "Faults of slotbus in the engine's loop.", loop_errors)
 
 

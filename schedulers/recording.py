@@ -34,8 +34,9 @@ class Line(Struct, kw_only=True, frozen=True, tag_field="line", omit_defaults=Tr
 
 
 class Header(Line, kw_only=True, frozen=True, tag="recording", omit_defaults=True):
-    """The first line of a file. ``masked``: the rules by which values were made unreadable;
-    a replay then gives the same decisions, with the masked values in its records."""
+    """The first line of a file. ``masked``: the rules by which values were made unreadable.
+    Where they found any, a replay gives the same decisions, with records that hold the masked
+    values and hashes of these."""
 
     v: int = FORMAT
     version: str = ""
@@ -118,7 +119,16 @@ class Ended(Line, kw_only=True, frozen=True, tag="ended", omit_defaults=True):
     reason: str = ""
 
 
-AnyLine: TypeAlias = Header | Opening | Entered | Stored | Unstored | Healed | Gap | Ended
+class Snapshot(Line, kw_only=True, frozen=True, tag="snapshot", omit_defaults=True):
+    """The ledger up to ``position``; the records of an exported log's stretch follow."""
+
+    position: int
+    ledger: Raw
+
+
+AnyLine: TypeAlias = (
+    Header | Snapshot | Opening | Entered | Stored | Unstored | Healed | Gap | Ended
+)
 
 _KINDS: Final[dict[str, type[Inbound]]] = {kind.__name__: kind for kind in get_args(Inbound)}
 _ENCODER: Final = msgspec.json.Encoder()

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from events.entities import LedgerState
 from events.errors import Invalid, SlotbusError, error_from_wire
@@ -22,6 +22,7 @@ from events.messages import StartPipelineReq
 from events.pulse import Pulse
 from events.states import IllegalTransition
 from schedulers.decide import Draft, Rules, decide
+from schedulers.masking import MASKED_PREFIX
 from schedulers.recording import (
     AnyLine,
     Ended,
@@ -30,12 +31,14 @@ from schedulers.recording import (
     Header,
     Healed,
     Opening,
+    Snapshot,
     Stored,
     Unstored,
     digest_of,
     message_of,
 )
 
+_MASKED: Final = f'"{MASKED_PREFIX}'.encode()
 DEFAULT_EXPIRY: Final = timedelta(seconds=Rules().expiry_s)
 
 
@@ -84,37 +87,64 @@ class Replayed(Struct, kw_only=True):
         return self.stretches[-1].position if self.stretches else START
 
 
-def replay(source: Iterable[AnyLine] | Iterable[Record]) -> Replayed:
-    """Plays a recording, or folds the records of an event log from its beginning.
+def replay(
+    source: Iterable[AnyLine | Record],
+    *,
+    watch: Callable[[Position, Record], None] | None = None,
+) -> Replayed:
+    """Plays a recording, or folds the records of an event log, from its beginning or after a
+    snapshot. ``watch``: called with each record, in order, and its position.
 
     From a log alone nobody knows who was heard when: the pulse is that of a leader who just
     took over. Raises Diverged, RecordingUnreadable, and IllegalTransition for records that
     can't follow one another.
     """
-    folded = Replayed(ledger=Ledger(), pulse=Pulse(DEFAULT_EXPIRY))
-    player = Player()
+    folder, player = _Folder(watch), Player(watch)
     for item in source:
-        if isinstance(item, Record):
-            _fold(folded, item)
+        if isinstance(item, Record | Snapshot):
+            folder.take(item)
         else:
             player.play(item)
-    if not folded.stretches:
+    if not folder.used:
         return player.replayed
-    if player.replayed.lines:
-        raise Invalid("records and lines of a recording are mixed")
-    for node in folded.ledger.nodes.values():
-        if node.watched and not node.expired:
-            folded.pulse.heard(node.node_id, folded.records[-1].at)
-    return folded
+    if player.replayed.stretches:
+        raise Invalid("records of a log and lines of a recording are mixed")
+    return folder.done()
 
 
-def _fold(into: Replayed, record: Record) -> None:
-    if not into.stretches:
-        into.stretches.append(Stretch(after=START, epoch=record.epoch))
-    into.ledger.apply(record)
-    stretch = into.stretches[-1]
-    stretch.records.append(record)
-    stretch.epoch = record.epoch
+class _Folder:
+    """Folds a log."""
+
+    def __init__(self, watch: Callable[[Position, Record], None] | None) -> None:
+        self.used = False
+        self._folded = Replayed(ledger=Ledger(), pulse=Pulse(DEFAULT_EXPIRY))
+        self._watch = watch
+
+    def take(self, item: Record | Snapshot) -> None:
+        folded, self.used = self._folded, True
+        if isinstance(item, Snapshot):
+            folded.ledger = Ledger.restore(bytes(item.ledger))
+            folded.stretches.append(_stretch_after(folded.ledger))
+            return
+        if not folded.stretches:
+            folded.stretches.append(_stretch_after(folded.ledger))
+        folded.ledger.apply(item)
+        stretch = folded.stretches[-1]
+        stretch.records.append(item)
+        stretch.epoch = item.epoch
+        if self._watch is not None:
+            self._watch(stretch.position, item)
+
+    def done(self) -> Replayed:
+        folded = self._folded
+        at = folded.ledger.state.at
+        if at is not None:
+            folded.pulse.follow(folded.ledger, at)
+        return folded
+
+
+def _stretch_after(ledger: Ledger) -> Stretch:
+    return Stretch(after=Position(ledger.position), epoch=ledger.state.epoch)
 
 
 class Player:
@@ -129,7 +159,9 @@ class Player:
         self._watch = watch
         self._rules = Rules()
         self._epoch = 0
-        self._masked = False
+        self._masks = False
+        self._blurred = False
+        """Values were masked: what the leader made of them can't be compared any more."""
         self._open = False
         self._base = b""
         self._stretch_base = 0
@@ -139,7 +171,7 @@ class Player:
         """Raises Diverged, RecordingUnreadable."""
         match line:
             case Header():
-                self._masked = bool(line.masked)
+                self._masks = bool(line.masked)
             case Opening():
                 self._opening(line)
             case Gap():
@@ -162,8 +194,9 @@ class Player:
     def _opening(self, line: Opening) -> None:
         """Takes up what the leader knew; where nothing is missing, it must be what we know."""
         played = self.replayed
+        self._look_for_masked(line.ledger)
         follows = self._open and played.position == line.position and self._epoch == line.epoch
-        if follows and not self._masked and played.ledger.snapshot() != bytes(line.ledger):
+        if follows and not self._blurred and played.ledger.snapshot() != bytes(line.ledger):
             text = f"at record {line.position} the replayed ledger is not the leader's"
             raise Diverged(text, position=line.position)
         self._rules, self._epoch, self._open = line.rules, line.epoch, True
@@ -178,6 +211,7 @@ class Player:
     def _entered(self, line: Entered) -> None:
         played = self.replayed
         played.lines += 1
+        self._look_for_masked(line.message)
         try:
             draft = decide(
                 played.ledger,
@@ -197,11 +231,14 @@ class Player:
         if not line.fault and draft.record is not None:
             self._drafts.append(draft)
 
+    def _look_for_masked(self, raw: Raw) -> None:
+        self._blurred = self._blurred or (self._masks and _MASKED in bytes(raw))
+
     def _stored(self, line: Stored) -> None:
         records = [draft.record for draft in self._drafts if draft.record is not None]
         self._drafts.clear()
         stretch = self.replayed.stretches[-1]
-        same = self._masked or digest_of(records) == line.digest
+        same = self._blurred or digest_of(records) == line.digest
         if len(records) != line.count or not same:
             first = int(stretch.position) + 1
             told = ", ".join(record.cause for record in records) or "nothing"

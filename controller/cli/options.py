@@ -96,3 +96,11 @@ LogLevel = Annotated[
     str | None,
     typer.Option(metavar="LEVEL", help="debug, info, warning or error.", rich_help_panel=PROGRAM),
 ]
+Record = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Record all that comes in, to be replayed in tests.",
+        rich_help_panel=PROGRAM,
+    ),
+]
