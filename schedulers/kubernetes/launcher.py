@@ -38,7 +38,6 @@ from schedulers.kubernetes.keeper import (
 from schedulers.kubernetes.names import short_hash
 from schedulers.kubernetes.overlay import Json
 from schedulers.kubernetes.owner import find_owner
-from schedulers.kubernetes.phases import Asked
 from schedulers.kubernetes.pods import Pod
 from schedulers.kubernetes.template import PROGRAM_VOLUME, configured_template
 from schedulers.kubernetes.view import PodView, Tracked
@@ -220,19 +219,17 @@ class KubernetesLauncher:
 
     async def _delete(self, tracked: Tracked, grace_s: int) -> None:
         """Asks for the end of exactly this pod. Raises ApiRefused, ApiUnreachable."""
-        before = tracked.asked
-        if not grace_s:
-            tracked.asked = Asked.FORCED
-        elif before is Asked.NO:
-            tracked.asked = Asked.GRACEFULLY
+        before = self.view.asking(tracked, grace_s)
         try:
             await (await self.api()).delete(PODS, tracked.name, grace_s=grace_s, uid=tracked.uid)
         except ApiRefused as refused:
             tracked.asked = before
             if refused.code not in (NOT_FOUND, CONFLICT):
                 raise
-            if tracked.there:  # it went by itself, which the watch should have told
-                self.watch.list_again()
+            if tracked.there and tracked.vanished is None:
+                self.watch.list_again()  # it went by itself, which the watch should have told
+        finally:
+            self.view.asked(tracked)
 
     async def inventory(
         self, node_id: str, incarnation: str, epoch: int, timeout_s: float

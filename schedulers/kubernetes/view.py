@@ -38,7 +38,8 @@ class Tracked(Struct, eq=False):
     the object exists; ``verdict``: why we ended it ourselves; ``settled``: it runs, or it
     never will. ``deleting``: the grace of a deletion that is to be sent; ``due``: when its stop
     is overdue; ``forced``: when it is removed without the kubelet; ``leaving``: its end is in
-    the log."""
+    the log. ``requests``: deletions under way, whose answers tell what it means that the object
+    ``vanished`` meanwhile."""
 
     who: Identity
     pod: Pod
@@ -51,6 +52,8 @@ class Tracked(Struct, eq=False):
     verdict: str = ""
     told: str = ""
     leaving: bool = False
+    requests: int = 0
+    vanished: Pod | None = None
     deleting: int | None = None
     due: float | None = None
     forced: float | None = None
@@ -150,6 +153,23 @@ class PodView:
         tracked.due, tracked.forced = due, forced if forced is not None else tracked.forced
         self.unsettled[tracked.uid] = tracked
 
+    def asking(self, tracked: Tracked, grace_s: int) -> Asked:
+        """A deletion is sent; gives what was asked before."""
+        before = tracked.asked
+        if not grace_s:
+            tracked.asked = Asked.FORCED
+        elif before is Asked.NO:
+            tracked.asked = Asked.GRACEFULLY
+        tracked.requests += 1
+        return before
+
+    def asked(self, tracked: Tracked) -> None:
+        """It was answered, or nobody waits for the answer any more."""
+        tracked.requests -= 1
+        last, tracked.vanished = tracked.vanished, None
+        if last is not None:
+            self._vanished(tracked, last)
+
     def forget(self, worker_id: str) -> None:
         """The end of this worker is in the log."""
         tracked = self._by_worker.pop(worker_id, None)
@@ -207,6 +227,9 @@ class PodView:
                 self.unsettled.pop(tracked.uid, None)
 
     def _vanished(self, tracked: Tracked, last: Pod) -> None:
+        if tracked.requests:
+            tracked.vanished = last
+            return
         tracked.pod, tracked.there = last, False
         self._look(tracked, see_deleted(last, tracked.asked))
 
