@@ -26,6 +26,7 @@ async def running(scene: Scene, kubelet: Kubelet) -> KubernetesScheduler:
     scheduler = scene.scheduler(scene.config(task_slots=1))
     async with Automatic(kubelet):
         await scheduler.start_workers(starts(slots=SLOTS))
+    await until(lambda: bool(scene.proxy.streams))
     return scheduler
 
 
