@@ -19,6 +19,7 @@ from events.subjects import Subjects
 from schedulers.decide import Rules
 from schedulers.embedded import embedded_backend, embedded_rules
 from schedulers.engine import Backend
+from schedulers.kubernetes.scheduler import kubernetes_backend, kubernetes_rules
 from schedulers.manual import manual_backend, manual_rules
 from schedulers.node.backend import node_backend
 from schedulers.node.identity import machine_id
@@ -42,6 +43,8 @@ def rules_of(config: ControllerConfig) -> Rules:
             return process_rules(rules, config.slots_per_process)
         case "embedded":
             return embedded_rules(rules, config.slots_per_process)
+        case "kubernetes":
+            return kubernetes_rules(rules, config.pods())
         case "manual":
             return manual_rules(rules, config.slots_per_process)
         case _:
@@ -68,6 +71,8 @@ def make_backend(
             return node_backend(nc, subjects)
         case "embedded":
             return embedded_backend(task_slots=config.task_slots)
+        case "kubernetes":
+            return kubernetes_backend(config.pods())
         case "manual":
             return manual_backend(task_slots=config.task_slots)
     state_dir = state_dir_of(config, environ)

@@ -42,6 +42,8 @@ from events.settings import (
     WorkerCommand,
 )
 from events.subjects import Subjects
+from schedulers.kubernetes.config import KubernetesConfig
+from schedulers.kubernetes.reading import read_config
 from schedulers.masking import DEFAULT_RULES, Mask
 
 DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
@@ -49,7 +51,7 @@ DEFAULT_HTTP: Final = "127.0.0.1:9622"
 HTTP_OFF: Final = "off"
 LOG_MAX_BYTES: Final = 1024**3
 
-SchedulerName = Literal["process", "node", "embedded", "manual"]
+SchedulerName = Literal["process", "node", "kubernetes", "embedded", "manual"]
 SlotNumber = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
@@ -60,8 +62,8 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     scheduler: Annotated[
         SchedulerName,
         Meta(
-            description="process: workers on this machine; node: on agents; embedded: as tasks "
-            "of the controller; manual: a person starts what is printed"
+            description="process: workers on this machine; node: on agents; kubernetes: as "
+            "pods; embedded: as tasks of the controller; manual: a person starts what is printed"
         ),
     ] = "process"
     root: Root = "slotbus"
@@ -81,6 +83,10 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         Capacity,
         Meta(description="slots of the controller's own node; the node scheduler has none"),
     ] = 1_000
+    kubernetes: Annotated[
+        dict[str, object],
+        Meta(description="how pods are made and watched: a table of settings of its own"),
+    ] = {}
     node_expiry_s: Annotated[
         PositiveSeconds, Meta(description="a node silent for longer than this has expired")
     ] = DEFAULT_EXPIRY_S
@@ -147,6 +153,16 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         """Who we are to the NATS server."""
         return access_of(self)
 
+    def pods(self) -> KubernetesConfig:
+        """How pods are made. Raises Invalid."""
+        if self.kubernetes.get("cluster", self.cluster) != self.cluster:
+            raise Invalid(
+                f"is {self.kubernetes['cluster']!r}, and the controller's is {self.cluster!r}: "
+                "set cluster alone",
+                path="kubernetes.cluster",
+            )
+        return read_config({**self.kubernetes, "cluster": self.cluster})
+
     def recording(self) -> RecordSettings | None:
         """What is recorded where, if anything."""
         if not self.record:
@@ -174,8 +190,11 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
 
 
 _DEFAULTS: Final = ControllerConfig()
-_SECRETS: Final = frozenset({"server", "user", "password", "token", "creds_file", "nkey_file"})
-"""``server`` too: an address may hold a password; and a reference the secret itself."""
+_SECRETS: Final = frozenset(
+    {"server", "user", "password", "token", "creds_file", "nkey_file", "kubernetes"}
+)
+"""``server`` too: an address may hold a password; a reference the secret itself; and a pod's
+environment anything."""
 
 
 def access_of(config: Struct) -> Access:
@@ -194,6 +213,8 @@ def check_controller(config: ControllerConfig) -> None:
             "a node must be able to send several heartbeats before it expires",
             path="heartbeat_s",
         )
+    if config.kubernetes or config.scheduler == "kubernetes":
+        config.pods()
     if config.http not in (None, HTTP_OFF):
         split_address(str(config.http))
 

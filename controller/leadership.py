@@ -188,7 +188,8 @@ class Leadership:
                     return
                 _log.warning("engine refused a probe", cause=error.message)
             else:
-                self._health.failure = ""
+                failing = self.engine.backend.failing
+                self._health.failure = failing() if failing is not None else ""
 
     async def _watch_link(self) -> None:
         """While the connection is lost no node can be heard, and so none be silent."""

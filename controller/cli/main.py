@@ -15,6 +15,7 @@ from controller.cli import (
     commands,
     describe,
     doctor,
+    pods,
     programs,
     queries,
     reporting,
@@ -80,6 +81,7 @@ app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(commands.stop)
 app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(again.restart)
 app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(again.scale)
 app.command("wait", rich_help_panel=_USE, epilog=EXIT_CODES)(waiting.wait)
+app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(pods.pod)
 app.command(rich_help_panel=_USE)(commands.cordon)
 app.command(rich_help_panel=_USE)(commands.uncordon)
 app.command(rich_help_panel=_USE)(reporting.ended)

@@ -24,6 +24,7 @@ class SchedulerChoice(StrEnum):
 
     PROCESS = "process"
     NODE = "node"
+    KUBERNETES = "kubernetes"
     EMBEDDED = "embedded"
     MANUAL = "manual"
 

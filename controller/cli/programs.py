@@ -99,8 +99,9 @@ def controller(
     scheduler: Annotated[
         SchedulerChoice | None,
         typer.Option(
-            help="process runs workers on this machine, node on agents, embedded as tasks of "
-            "this controller; manual prints what a person is to run (process).",
+            help="process runs workers on this machine, node on agents, kubernetes as pods, "
+            "embedded as tasks of this controller; manual prints what a person is to run "
+            "(process).",
             rich_help_panel=PROGRAM,
         ),
     ] = None,
@@ -119,9 +120,9 @@ def controller(
     or from a flag; the later wins. TERM or Ctrl-C ends it; workers go on.
     """
     from controller.app import run_controller
-    from controller.collector import calm_collector
     from controller.cli.finding import settings_of_others
     from controller.cli.running import as_usage, reported, run_program
+    from controller.collector import calm_collector
     from controller.config import ControllerConfig, load_controller
     from controller.logs import setup_logging
 

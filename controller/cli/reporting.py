@@ -1,4 +1,4 @@
-"""What a person reports: the end of a worker that they started by hand.
+"""What a person reports: the end of a worker that they alone can know of.
 
 What lives here: ``ended``. What may not: anything heavy at the top; see ``controller.cli``.
 """
@@ -36,9 +36,11 @@ def ended(
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
-    """Report that a worker of the manual scheduler has ended.
+    """Report that a worker has ended, where nobody else can know.
 
-    Its slots are free then. Workers that slotbus runs itself are reported by their nodes.
+    That is a worker of the manual scheduler, or a pod that is lost or does not stop, for its
+    node is gone or its object was removed by force. Its slots are free then. Make sure first:
+    a worker that runs on would run beside its successor.
     """
     from controller.cli.output import write
     from controller.cli.running import DONE
@@ -59,12 +61,17 @@ async def _row(bus: SlotbusClient, worker_id: str) -> WorkerRow:
     """Raises UsageProblem where that worker is nobody's to report."""
     from controller.cli.running import UsageProblem
     from events.errors import Invalid
-    from schedulers.manual import NODE
+    from events.states import WorkerState
+    from schedulers import manual
+    from schedulers.kubernetes import manifest
 
+    doubtful = (WorkerState.LOST, WorkerState.STOPPING)
     for row in await bus.workers(include_ended=True):
         if row.worker_id != worker_id:
             continue
-        if row.node_id != NODE:
+        if row.node_id != manual.NODE and not (
+            row.node_id == manifest.NODE and row.state in doubtful
+        ):
             raise UsageProblem(
                 Invalid(
                     f"worker {worker_id} is on node {row.node_id}, which reports its end itself"

@@ -25,7 +25,7 @@ from events.errors import Invalid
 
 COMMANDS = (
     "up", "controller", "agent", "start", "stop", "workers", "jobs", "nodes", "cordon",
-    "uncordon", "ended", "events", "logs", "demo", "schema",
+    "uncordon", "ended", "pod", "events", "logs", "demo", "schema",
 )  # fmt: skip
 
 runner = CliRunner()
