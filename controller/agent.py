@@ -63,6 +63,10 @@ class AgentHealth:
     def failure(self) -> str:
         return ""
 
+    @property
+    def unready(self) -> str:
+        return ""
+
 
 class AgentMetrics(Collector):
     """The agent's counts as series named ``slotbus_agent_...``."""

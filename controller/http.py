@@ -46,10 +46,12 @@ READY: Final = frozenset({Phase.STANDBY, Phase.LEADING})
 
 
 class Health(Struct):
-    """What the pages say. ``failure``: why the program's loop failed, "" while it runs."""
+    """What the pages say. ``failure``: why the program's loop failed, "" while it runs.
+    ``unready``: what is in its way outside, which a new start would not change."""
 
     phase: Phase = Phase.CONNECTING
     failure: str = ""
+    unready: str = ""
 
 
 class HealthView(Protocol):
@@ -59,6 +61,8 @@ class HealthView(Protocol):
     def phase(self) -> Phase: ...
     @property
     def failure(self) -> str: ...
+    @property
+    def unready(self) -> str: ...
 
 
 class HttpFailed(SlotbusError):
@@ -135,12 +139,12 @@ class Pages:
         return _text(failure or "ok", good=not failure)
 
     async def _serve_ready(self, _request: web.Request) -> web.Response:
-        phase = self._health.phase
-        return _text(phase.value, good=phase in READY and not self._health.failure)
+        phase, wrong = self._health.phase, self._health.failure or self._health.unready
+        return _text(wrong or phase.value, good=phase in READY and not wrong)
 
     async def _serve_leader(self, _request: web.Request) -> web.Response:
-        phase = self._health.phase
-        return _text(phase.value, good=phase is Phase.LEADING and not self._health.failure)
+        phase, wrong = self._health.phase, self._health.failure or self._health.unready
+        return _text(wrong or phase.value, good=phase is Phase.LEADING and not wrong)
 
 
 def _text(text: str, *, good: bool) -> web.Response:

@@ -156,7 +156,7 @@ class Leadership:
         if self._inbox is not None:
             await self._inbox.cut()
         self._metrics.unlead()
-        self._health.failure = ""
+        self._health.failure = self._health.unready = ""
         await end_all(self._tasks)
         await self.engine.close()
         if self._recorder is not None:
@@ -188,13 +188,14 @@ class Leadership:
                     return
                 _log.warning("engine refused a probe", cause=error.message)
             else:
-                failing = self.engine.backend.failing
-                self._health.failure = failing() if failing is not None else ""
+                self._health.failure = ""
 
     async def _watch_link(self) -> None:
         """While the connection is lost no node can be heard, and so none be silent."""
         while True:
             await asyncio.sleep(min(LINK_LOOK_S, self._config.node_expiry_s / 4))
+            failing = self.engine.backend.failing
+            self._health.unready = failing() if failing is not None else ""
             if not self._nc.is_connected:
                 self.engine.grace("no connection to NATS")
 
