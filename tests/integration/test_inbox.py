@@ -289,6 +289,7 @@ async def test_nats_micro_sees_the_service_and_its_endpoints(bench: Bench) -> No
     assert set(by_name) == {
         "cmd-start", "cmd-stop", "cmd-cordon", "cmd-uncordon",
         "query-workers", "query-jobs", "query-nodes",
+        "query-worker", "query-job", "query-node", "query-leader",
     }  # fmt: skip
     start = by_name["cmd-start"]
     assert start["subject"] == bench.subjects.cmd("start")

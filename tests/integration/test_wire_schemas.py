@@ -36,6 +36,8 @@ async def everything(bus: SlotbusClient, caller: Caller) -> None:
         bus.subjects.agent("n1", "logs"), f'{{"worker_id": "{worker_id}"}}'.encode()
     )
     assert tail.data
+    about = await bus.nc.request(bus.subjects.agent("n1", "about"), b"")
+    assert about.data
     await bus.start(job_id="ends", slots=1, scheduler_config=SchedulerConfig(command=exits(3)))
     await caller.cmd("start", job_id="accepted", slots=1, wait_s=0, wiat_s=3)
     with pytest.raises(NotEnoughSlots):
