@@ -6,6 +6,7 @@ thing that isn't as promised.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,10 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 STEP_TIMEOUT_S = 600
 """Enough for a download of every dependency on a slow line."""
 
-PACKAGES = ("events", "schedulers", "controller")
+PACKAGES = ("events", "schedulers", "controller", "slotbus_pytest")
+EXAMPLE = CHECKOUT / "examples" / "replay_project"
+PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+"""What a user's own tests need besides."""
 
 
 class SmokeFailure(Exception):
@@ -113,6 +117,19 @@ def use(programs: Path, empty: Path) -> None:
     (empty / "events.py").unlink()
 
 
+def test_as_a_user(programs: Path, folder: Path) -> None:
+    """The example project's own tests, with nothing of ours but the wheel."""
+    lock = (CHECKOUT / "requirements" / "dev.txt").read_text().replace("\\\n", " ").splitlines()
+    wanted = folder / "pytest.txt"
+    wanted.write_text("\n".join(line for line in lock if line.split("==")[0] in PYTEST))
+    pip = [str(programs / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    call([*pip, "install", "--require-hashes", "--requirement", str(wanted)], cwd=folder)
+    project = folder / "project"
+    shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("__pycache__"))
+    tests = call([str(programs / "python"), "-m", "pytest", "-q", "-W", "error"], cwd=project)
+    expect("7 passed" in tests.stdout, f"the example's tests pass, not:\n{tests.stdout}")
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slotbus-wheel-") as name:
         folder = Path(name)
@@ -126,6 +143,8 @@ def main() -> int:
             programs = install(wheel, folder / "venv")
             say("calling it")
             use(programs, empty)
+            say("running a user's tests with it")
+            test_as_a_user(programs, folder)
         except SmokeFailure as failure:
             say(f"failed: {failure}")
             return 1
