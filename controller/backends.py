@@ -19,6 +19,7 @@ from events.subjects import Subjects
 from schedulers.decide import Rules
 from schedulers.embedded import embedded_backend, embedded_rules
 from schedulers.engine import Backend
+from schedulers.kubernetes.connecting import own_namespace
 from schedulers.kubernetes.scheduler import kubernetes_backend, kubernetes_rules
 from schedulers.manual import manual_backend, manual_rules
 from schedulers.node.backend import node_backend
@@ -72,7 +73,7 @@ def make_backend(
         case "embedded":
             return embedded_backend(task_slots=config.task_slots)
         case "kubernetes":
-            return kubernetes_backend(config.pods())
+            return kubernetes_backend(config.pods(own_namespace(environ)))
         case "manual":
             return manual_backend(task_slots=config.task_slots)
     state_dir = state_dir_of(config, environ)

@@ -153,15 +153,16 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         """Who we are to the NATS server."""
         return access_of(self)
 
-    def pods(self) -> KubernetesConfig:
-        """How pods are made. Raises Invalid."""
+    def pods(self, namespace: str = "") -> KubernetesConfig:
+        """How pods are made; ``namespace``: where, if no setting says so. Raises Invalid."""
         if self.kubernetes.get("cluster", self.cluster) != self.cluster:
             raise Invalid(
                 f"is {self.kubernetes['cluster']!r}, and the controller's is {self.cluster!r}: "
                 "set cluster alone",
                 path="kubernetes.cluster",
             )
-        return read_config({**self.kubernetes, "cluster": self.cluster})
+        usual = {"namespace": namespace} if namespace else {}
+        return read_config({**usual, **self.kubernetes, "cluster": self.cluster})
 
     def recording(self) -> RecordSettings | None:
         """What is recorded where, if anything."""

@@ -66,6 +66,7 @@ def manifests(config: ControllerConfig, request: StartPipelineReq) -> list[Json]
     """The program's ConfigMap, if it needs one, then the pods. Raises Invalid."""
     from events.errors import Invalid
     from schedulers.decide.words import split_command
+    from schedulers.kubernetes.connecting import own_namespace
     from schedulers.kubernetes.manifest import (
         in_config_map,
         planned,
@@ -74,7 +75,7 @@ def manifests(config: ControllerConfig, request: StartPipelineReq) -> list[Json]
         shares,
     )
 
-    pods = config.pods()
+    pods = config.pods(own_namespace())
     command = request.scheduler_config.command
     if command is not None and not config.allow_job_command:
         raise Invalid(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from events.errors import Invalid
 from schedulers.kubernetes.client import KubeApi
 from schedulers.kubernetes.config import KubernetesConfig
+from schedulers.kubernetes.owner import POD_NAMESPACE
 from schedulers.kubernetes.pacing import Pacer
 
 if TYPE_CHECKING:
@@ -28,6 +29,16 @@ ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST: Final = "KUBERNETES_SERVICE_HOST"
 _SPARE_CONNECTIONS: Final = 8
 """For watches, which don't count among the requests."""
+
+
+def own_namespace(
+    environ: Mapping[str, str] = os.environ, account_dir: Path = ACCOUNT_DIR
+) -> str:
+    """The namespace that this program runs in; "" outside of a cluster."""
+    try:
+        return environ.get(POD_NAMESPACE) or (account_dir / "namespace").read_text().strip()
+    except OSError:
+        return ""
 
 
 def api_over(client: ApiClient, config: KubernetesConfig) -> KubeApi:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from events.errors import Invalid
+from events.errors import Internal, Invalid
 from schedulers.kubernetes.client import (
     CONFLICT,
     NOT_FOUND,
@@ -139,6 +139,8 @@ class PodMaker:
             return await self._create(api, assignment, manifest)
         except Invalid as error:
             raise LaunchRefused(f"{error.path}: {error.message}") from error
+        except Internal as error:  # the owner may not be looked up
+            raise LaunchRefused(error.message) from error
         except ApiUnreachable as error:
             raise Unreachable(str(error)) from error
         except ApiRefused as refused:

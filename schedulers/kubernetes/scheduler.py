@@ -21,7 +21,7 @@ from schedulers.ending import stop_all_jobs
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode
 from schedulers.kubernetes.client import KubeApi
 from schedulers.kubernetes.config import KubernetesConfig
-from schedulers.kubernetes.connecting import api_over, connect
+from schedulers.kubernetes.connecting import api_over, connect, own_namespace
 from schedulers.kubernetes.launcher import KubernetesLauncher, incarnation_of
 from schedulers.kubernetes.manifest import NODE, check_request, planned, pod_manifest
 from schedulers.kubernetes.overlay import Json
@@ -87,7 +87,8 @@ def kubernetes_rules(rules: Rules, config: KubernetesConfig) -> Rules:
 class KubernetesScheduler(Engine):
     """Runs pipelines as pods, on a log in memory unless one is given.
 
-    Finds its cluster by itself: the one it runs in, or a kubeconfig's. Works without ``async
+    Finds its cluster by itself: the one it runs in (and there its own namespace, unless a
+    configuration says another), or a kubeconfig's. Works without ``async
     with``: the first call starts it. ``close`` stops the workers, if nothing but this log in
     memory knew of them; with a log that was given they run on, for the next scheduler.
     """
@@ -101,7 +102,7 @@ class KubernetesScheduler(Engine):
         log: EventLog | None = None,
         rules: Rules | None = None,
     ) -> None:
-        self.config = config = config or KubernetesConfig()
+        self.config = config = config or KubernetesConfig(namespace=own_namespace() or "default")
         rules = rules or Rules()
         if worker_command is not None:
             rules = msgspec.structs.replace(rules, worker_command=worker_command)

@@ -1,0 +1,111 @@
+"""The whole program: controllers over NATS, whose workers are pods."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from nats.aio.client import Client
+
+from controller.config import ControllerConfig, load_controller
+from controller.embedded import EmbeddedServer
+from events.errors import Invalid
+from events.subjects import Subjects
+from tests.support.auditing import audit_server
+from tests.support.controllers import Caller, config_for, controller, controller_process
+from tests.support.kube.apiserver import KubeServer
+from tests.support.kube.automatic import Automatic
+from tests.support.kube.faultproxy import FaultProxy
+from tests.support.kube.kubelet import Kubelet
+
+
+@pytest.fixture
+def config(
+    nats_server: EmbeddedServer, subjects: Subjects, kube_server: KubeServer, kubelet: Kubelet,
+    fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> ControllerConfig:  # fmt: skip
+    """Of a controller that reaches the cluster over the proxy, by a kubeconfig."""
+    file = tmp_path / "kubeconfig"
+    kube_server.kubeconfig(file, kube_server.admin_token, kubelet.namespace, fault_proxy.url)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    pods: dict[str, object] = {
+        "namespace": kubelet.namespace, "task_slots": 2, "launched_when": "running",
+        "termination_grace_s": 1, "watch_timeout_s": 1, "view_age_s": 2.0,
+    }  # fmt: skip
+    return config_for(
+        nats_server.url, subjects, tmp_path / "state", scheduler="kubernetes", kubernetes=pods,
+        cluster="blue",
+    )  # fmt: skip
+
+
+async def test_a_pipeline_runs_as_pods_and_outlives_its_controllers(
+    config: ControllerConfig, kubelet: Kubelet, nc: Client, subjects: Subjects, tmp_path: Path
+) -> None:
+    caller = Caller(nc, subjects)
+    async with Automatic(kubelet):
+        async with controller_process(config, tmp_path / "one.log") as first:
+            await first.leading()
+            reply = await caller.cmd("start", job_id="wordcount", slots=6)
+            assert [one["slots"] for one in reply["workers"]] == [2, 2, 2]
+            pods = await kubelet.pods("cluster=blue,job_id=wordcount")
+            assert len(pods) == 3
+            await first.kill()
+        async with controller_process(config, tmp_path / "two.log") as second:
+            await second.leading()
+            workers = await caller.workers(job_id="wordcount")
+            assert [one["state"] for one in workers] == ["running"] * 3
+            reply = await caller.cmd("stop", job_id="wordcount", grace_s=5.0)
+            assert (len(reply["workers"]), reply["unconfirmed"]) == (3, [])
+            assert await kubelet.pods() == []
+            assert await second.terminate() == 0
+    await audit_server(config.server, subjects.root)
+
+
+async def test_readiness_follows_the_view_of_the_pods_and_life_does_not(
+    config: ControllerConfig, kubelet: Kubelet, fault_proxy: FaultProxy
+) -> None:
+    async with controller(config) as made, aiohttp.ClientSession() as http:
+        info = await made.leading()
+        assert info.http is not None
+        base = f"http://{info.http.host}:{info.http.port}"
+
+        async def until_ready(status: int) -> str:
+            async with asyncio.timeout(20):
+                while True:
+                    async with http.get(f"{base}/readyz") as answer:
+                        if answer.status == status:
+                            return await answer.text()
+                    await asyncio.sleep(0.05)
+
+        assert await until_ready(200) == "ok\n"
+        await fault_proxy.refuse()
+        assert "nothing was heard of the pods" in await until_ready(503)
+        async with http.get(f"{base}/healthz") as answer:
+            assert answer.status == 200
+        await fault_proxy.accept()
+        assert await until_ready(200) == "ok\n"
+
+
+async def test_without_a_cluster_a_controller_says_so_and_ends(
+    config: ControllerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+    async with controller(config) as made:
+        with pytest.raises(Invalid, match="no kubeconfig that can be used"):
+            await made.leading()
+
+
+def test_settings_of_pods_are_checked_before_anything_is_started(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    for text, path in (
+        ("image = 7", "kubernetes.image"),
+        ("imago = 'x'", "kubernetes.imago"),
+        ("cluster = 'other'", "kubernetes.cluster"),
+        ("[kubernetes.resources.limits]\ncpu = 'lots'", "kubernetes.resources.limits.cpu"),
+    ):
+        file.write_text(f"scheduler = 'kubernetes'\n[kubernetes]\n{text}\n")
+        with pytest.raises(Invalid) as refused:
+            load_controller(file=file, use_selected=False)
+        assert refused.value.path == path
