@@ -31,9 +31,7 @@ _SPARE_CONNECTIONS: Final = 8
 """For watches, which don't count among the requests."""
 
 
-def own_namespace(
-    environ: Mapping[str, str] = os.environ, account_dir: Path = ACCOUNT_DIR
-) -> str:
+def own_namespace(environ: Mapping[str, str] = os.environ, account_dir: Path = ACCOUNT_DIR) -> str:
     """The namespace that this program runs in; "" outside of a cluster."""
     try:
         return environ.get(POD_NAMESPACE) or (account_dir / "namespace").read_text().strip()
