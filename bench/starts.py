@@ -41,16 +41,21 @@ asyncio.run(main())
 
 
 async def rows() -> list[Row]:
-    async with nats_server() as server, scratch() as folder, helper(server, "echo"):
-        async with cluster(server, folder, AT_ONCE), linked(server) as nc:
-            bus = SlotbusClient(nc)
-            await _round(bus)  # everything is imported and connected after that
-            burst = [
-                (await _round(bus), await _spawn(AT_ONCE), await asyncio.to_thread(_program))
-                for _ in range(ROUNDS)
-            ]
-            await until_answered(nc, ECHO)
-            single = [await _single(bus, nc) for _ in range(ROUNDS)]
+    async with (
+        nats_server() as server,
+        scratch() as folder,
+        helper(server, "echo"),
+        cluster(server, folder, AT_ONCE),
+        linked(server) as nc,
+    ):
+        bus = SlotbusClient(nc)
+        await _round(bus)  # everything is imported and connected after that
+        burst = [
+            (await _round(bus), await _spawn(AT_ONCE), await asyncio.to_thread(_program))
+            for _ in range(ROUNDS)
+        ]
+        await until_answered(nc, ECHO)
+        single = [await _single(bus, nc) for _ in range(ROUNDS)]
     return [
         compare(
             f"{AT_ONCE} one-slot starts sent at once, all running",

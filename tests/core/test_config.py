@@ -17,10 +17,10 @@ from controller.config import (
     access_of,
     default_state_dir,
     env_name,
-    load,
     load_controller,
     split_address,
 )
+from controller.loading import load
 from controller.logs import setup_logging
 from events.errors import Invalid
 
