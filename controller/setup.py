@@ -134,6 +134,12 @@ async def _change(
                 f"{field} stays {_shown(field, now)} and is not made {_shown(field, value)}: "
                 "what is stored could go"
             )
+        elif field == "num_replicas" and config.persist_mode == "async":
+            kept.append(
+                f"{field} stays {now}: this stream waits for no disk, and such a one can't be "
+                "replicated; remove it and call init again, the leader publishes anew what is "
+                "in its log"
+            )
         else:
             changes[field] = value
     if changes:

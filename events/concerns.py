@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from events.entities import LedgerState
 from events.facts import (
+    AnyFact,
     CommandForgotten,
     CommandTaken,
     JobForgotten,
-    LeaderStarted,
     Record,
     RunForgotten,
     WorkerAssigned,
@@ -23,12 +23,13 @@ from events.facts import (
 
 
 class Concerns(Struct, frozen=True):
-    """Ids in the order in which the record names them, each once. ``unresolved``: workers
-    and commands that it names and nobody knows."""
+    """For each job and node the facts of the record that concern it, by their places in it;
+    ``leader``: those that concern nobody else. ``unresolved``: workers and commands that it
+    names and nobody knows."""
 
-    jobs: list[str]
-    nodes: list[str]
-    leader: bool
+    jobs: dict[str, list[int]]
+    nodes: dict[str, list[int]]
+    leader: list[int]
     unresolved: list[str]
 
 
@@ -59,35 +60,42 @@ class Directory:
 
     def concerns(self, record: Record) -> Concerns:
         """Whom the record concerns; learns from it for those that follow."""
-        jobs: dict[str, None] = {}
-        nodes: dict[str, None] = {}
+        found = Concerns({}, {}, [], [])
         unresolved: dict[str, None] = {}
-        leader = False
-        for fact in record.events:
-            if isinstance(fact, WorkerAssigned):
-                self._assign(fact.worker_id, fact.job_id, fact.run_id, fact.node_id)
-            elif isinstance(fact, CommandTaken):
-                self._commands[fact.command_id] = _Owner(fact.job_id, fact.node_id)
-            leader = leader or isinstance(fact, LeaderStarted | CommandForgotten)
-            # By the name of the field, so that a new kind of fact is not forgotten here.
-            owners = [_Owner(getattr(fact, "job_id", ""), getattr(fact, "node_id", ""))]
-            known = (self._workers, "worker_id"), (self._commands, "command_id")
-            for directory, name in known:
-                key = getattr(fact, name, "")
-                if key in directory:
-                    owners.append(directory[key])
-                elif key:
-                    unresolved[key] = None
-            jobs.update((owner.job_id, None) for owner in owners if owner.job_id)
-            nodes.update((owner.node_id, None) for owner in owners if owner.node_id)
+        for at, fact in enumerate(record.events):
+            self._learn(fact)
+            job_ids, node_ids = self._owners(fact, unresolved)
+            for job_id in job_ids:
+                found.jobs.setdefault(job_id, []).append(at)
+            for node_id in node_ids:
+                found.nodes.setdefault(node_id, []).append(at)
+            if not job_ids and not node_ids:
+                found.leader.append(at)
         for fact in record.events:
             self._forget(fact)
-        return Concerns(
-            jobs=list(jobs),
-            nodes=list(nodes),
-            leader=leader or not (jobs or nodes),
-            unresolved=list(unresolved),
-        )
+        found.unresolved.extend(unresolved)
+        return found
+
+    def _owners(
+        self, fact: AnyFact, unresolved: dict[str, None]
+    ) -> tuple[dict[str, None], dict[str, None]]:
+        """Job ids and node ids, by the names of fields: so no new kind of fact is forgotten."""
+        owners = [_Owner(getattr(fact, "job_id", ""), getattr(fact, "node_id", ""))]
+        known = (self._workers, "worker_id"), (self._commands, "command_id")
+        for directory, name in known:
+            key = getattr(fact, name, "")
+            if key in directory:
+                owners.append(directory[key])
+            elif key:
+                unresolved[key] = None
+        jobs = dict.fromkeys(owner.job_id for owner in owners if owner.job_id)
+        return jobs, dict.fromkeys(owner.node_id for owner in owners if owner.node_id)
+
+    def _learn(self, fact: AnyFact) -> None:
+        if isinstance(fact, WorkerAssigned):
+            self._assign(fact.worker_id, fact.job_id, fact.run_id, fact.node_id)
+        elif isinstance(fact, CommandTaken):
+            self._commands[fact.command_id] = _Owner(fact.job_id, fact.node_id)
 
     def _assign(self, worker_id: str, job_id: str, run_id: int, node_id: str) -> None:
         self._workers[worker_id] = _Owner(job_id, node_id)

@@ -291,6 +291,11 @@ class Record(Struct, kw_only=True, frozen=True, gc=False):
 
 
 class PublishedRecord(Record, kw_only=True, frozen=True):
-    """A record as the event subjects carry it; ``position``: where in the log it stands."""
+    """A record as the event subjects carry it: on each subject the facts that concern it.
+    ``position``: where in the log it stands. Where other subjects have more of it, ``part``
+    has the places (from 0) of these facts in the record, and ``of`` how many it has in all;
+    else both are left out."""
 
     position: int
+    of: int | None = None
+    part: list[int] | None = None

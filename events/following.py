@@ -4,16 +4,16 @@ What lives here: a reader of ``SLOTBUS_EVENT`` that survives a lost link, a rest
 server and its own slowness without a gap, and drops what it has shown before. What may
 not: writing events (the leader does), and what they mean.
 
-A record is published on every subject that it concerns, at least once; readers get it
-once, by its position in the event log.
+Of each record every subject that it concerns has the facts that concern it, at least once.
+Readers get each fact once, by the record's position in the event log and the fact's place in
+it; who reads all subjects gets the record whole again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Container
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -29,7 +29,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from events.asking import LinkClosed, link_error
 from events.denials import Denials
 from events.errors import Invalid, SlotbusError
-from events.facts import AnyFact
+from events.facts import SCHEMA_VERSION, AnyFact
 from events.ids import Position
 
 IDLE_HEARTBEAT_S: Final = 1.0
@@ -62,8 +62,9 @@ class NoJetStream(SlotbusError):
 
 
 class EventRecord(Struct, kw_only=True, frozen=True):
-    """A record of the event log as published. ``unknown``: types of facts in it that this
-    version does not know; ``body``: the message as it came, for those who do."""
+    """A record of the event log, or the part of it that concerns who was asked about.
+    ``unknown``: types of facts in it that this version does not know; ``body``: as JSON, for
+    those who do."""
 
     position: int
     at: datetime
@@ -74,66 +75,141 @@ class EventRecord(Struct, kw_only=True, frozen=True):
     body: bytes
 
 
-class _Envelope(Struct):
+class _Message(Struct, gc=False):
     position: int
     at: datetime
     epoch: int
     cause: str
     events: list[Raw]
+    v: int = SCHEMA_VERSION
+    of: int | None = None
+    part: list[int] | None = None
 
 
 class _Tag(Struct):
     type: str
 
 
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
 _FACT: Final[msgspec.json.Decoder[AnyFact]] = msgspec.json.Decoder(AnyFact)
 _TAG: Final = msgspec.json.Decoder(_Tag)
 
 
-def decode_event(body: bytes) -> EventRecord:
-    """Reads one message of the event subjects. Raises Invalid where it is none."""
-    facts: list[AnyFact] = []
-    unknown: list[str] = []
-    try:
-        envelope = _ENVELOPE.decode(body)
-        for raw in envelope.events:
+class Piece:
+    """What one message of the event subjects has of a record: facts by their places in it.
+    Raises Invalid where it is none."""
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            self._message = _MESSAGE.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"not a published event record: {error}") from error
+        events, part = self._message.events, self._message.part
+        places = range(len(events)) if part is None else part
+        if len(places) != len(events):
+            raise Invalid("not a published event record: its facts are not those it names")
+        self.position = self._message.position
+        self.of = len(events) if self._message.of is None else self._message.of
+        self.facts: dict[int, Raw] = dict(zip(places, events, strict=True))
+        self._body: bytes | None = body
+
+    def take(self, other: Piece) -> None:
+        """Has the facts of another piece of the same record, too."""
+        self.facts |= other.facts
+        self._body = None
+
+    def leave_out(self, shown: Container[int]) -> None:
+        """Does not have the facts at these places any more."""
+        kept = {place: fact for place, fact in self.facts.items() if place not in shown}
+        if len(kept) < len(self.facts):
+            self.facts, self._body = kept, None
+
+    def record(self) -> EventRecord:
+        """What it comes to. Raises Invalid for a fact that is none."""
+        facts: list[AnyFact] = []
+        unknown: list[str] = []
+        for _, raw in sorted(self.facts.items()):
             try:
                 facts.append(_FACT.decode(raw))
             except msgspec.ValidationError:
-                unknown.append(_TAG.decode(raw).type)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                unknown.append(_type_of(raw))
+        message = self._message
+        return EventRecord(
+            position=self.position,
+            at=message.at,
+            epoch=message.epoch,
+            cause=message.cause,
+            events=facts,
+            unknown=unknown,
+            body=self._body or self._as_message(),
+        )
+
+    def _as_message(self) -> bytes:
+        """As a leader would publish these facts together."""
+        message = self._message
+        tree: dict[str, object] = {"position": self.position}
+        if len(self.facts) < self.of:
+            tree |= {"of": self.of, "part": sorted(self.facts)}
+        tree |= {"v": message.v, "at": message.at, "epoch": message.epoch, "cause": message.cause}
+        tree["events"] = [raw for _, raw in sorted(self.facts.items())]
+        return msgspec.json.encode(tree)
+
+
+def _type_of(raw: Raw) -> str:
+    try:
+        return _TAG.decode(raw).type
+    except msgspec.DecodeError as error:
         raise Invalid(f"not a published event record: {error}") from error
-    return EventRecord(
-        position=envelope.position,
-        at=envelope.at,
-        epoch=envelope.epoch,
-        cause=envelope.cause,
-        events=facts,
-        unknown=unknown,
-        body=body,
-    )
 
 
-class Seen:
-    """Which positions were shown, of the last ``REMEMBERED``."""
+def decode_event(body: bytes) -> EventRecord:
+    """Reads one message of the event subjects. Raises Invalid where it is none."""
+    return Piece(body).record()
 
-    def __init__(self, after: int = 0) -> None:
+
+class Joining:
+    """From pieces to what a reader is shown: each fact once. ``whole``: who reads all subjects
+    gets a record once it is complete, or once what follows shows that it won't be."""
+
+    def __init__(self, *, after: int = 0, whole: bool) -> None:
+        self._whole = whole
         self._after = after
-        self._order: deque[int] = deque()
-        self._known: set[int] = set()
+        self._shown: dict[int, set[int]] = {}
+        self._open: Piece | None = None
 
-    def is_new(self, position: int) -> bool:
-        """Whether it was not asked for before; from now on it was."""
-        if position <= self._after or position in self._known:
-            return False
-        self._order.append(position)
-        self._known.add(position)
-        if len(self._order) > REMEMBERED:
-            gone = self._order.popleft()
-            self._known.discard(gone)
-            self._after = max(self._after, gone)
-        return True
+    def add(self, piece: Piece) -> list[Piece]:
+        """What can be shown now."""
+        if piece.position <= self._after:
+            return []
+        shown = self._shown_of(piece.position)
+        piece.leave_out(shown)
+        if not piece.facts:
+            return []
+        shown.update(piece.facts)
+        if not self._whole:
+            return [piece]
+        ready: list[Piece] = []
+        if self._open is not None and self._open.position == piece.position:
+            self._open.take(piece)
+        else:
+            ready = self.rest()
+            self._open = piece
+        return ready + self.rest() if len(shown) >= piece.of else ready
+
+    def rest(self) -> list[Piece]:
+        """What was held back."""
+        piece, self._open = self._open, None
+        return [] if piece is None else [piece]
+
+    def _shown_of(self, position: int) -> set[int]:
+        """Places whose facts were shown; remembered for the last ``REMEMBERED`` positions."""
+        if position not in self._shown:
+            self._shown[position] = set()
+            if len(self._shown) > REMEMBERED:
+                gone = next(iter(self._shown))
+                del self._shown[gone]
+                self._after = max(self._after, gone)
+        return self._shown[position]
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -170,13 +246,15 @@ class Follower:
     async def records(self) -> AsyncGenerator[EventRecord]:
         """Yields each record once, in order. Without ``follow`` it ends with the last one
         that was stored at the call. Once it has begun, a lost link is waited for. Raises
-        NoEvents, LinkDown, LinkClosed, Invalid."""
-        seen = Seen(self._start.after)
+        NoEvents, NoJetStream, Denied, LinkDown, LinkClosed, Invalid."""
+        whole = self._subject.endswith(">")
+        joining = Joining(after=self._start.after, whole=whole)
         async with contextlib.aclosing(self._messages()) as messages:
             async for message in messages:
-                record = decode_event(message.data)
-                if seen.is_new(record.position):
-                    yield record
+                for piece in joining.add(Piece(message.data)):
+                    yield piece.record()
+        for piece in joining.rest():
+            yield piece.record()
 
     async def _messages(self) -> AsyncGenerator[Msg]:
         while not self._ended:

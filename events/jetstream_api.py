@@ -75,7 +75,8 @@ class ApiRefused(LogError):
 
 class StreamConfig(Struct, frozen=True, kw_only=True):
     """The part of a stream's configuration that slotbus sets or looks at. Nanoseconds and
-    bytes; -1 is no limit, as is an age of 0."""
+    bytes; -1 is no limit, as is an age of 0. ``persist_mode`` (nats-server 2.12, for life):
+    "async" acknowledges before the disk has it, and is for one replica only."""
 
     name: str
     subjects: list[str] = []
@@ -92,6 +93,7 @@ class StreamConfig(Struct, frozen=True, kw_only=True):
     allow_direct: bool = False
     deny_delete: bool = False
     sealed: bool = False
+    persist_mode: str = "default"
 
 
 class StreamState(Struct, frozen=True):

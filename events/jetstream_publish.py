@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import nats.errors
@@ -30,13 +31,21 @@ class Outgoing(Struct, frozen=True):
 
 
 class _Ack(Struct):
+    seq: int = 0
+    duplicate: bool = False
     error: ApiError | None = None
 
 
+_ACKS: Final = msgspec.json.Decoder(_Ack)
+
+
 class Publisher:
-    """Sends batches, one at a time."""
+    """Sends batches, one at a time. ``last_seq``: the highest place that a message got in
+    its stream; ``repeated``: whether the last batch had messages that were there already."""
 
     def __init__(self, nc: Client) -> None:
+        self.last_seq = 0
+        self.repeated = False
         self._nc = nc
         self._inbox = nc.new_inbox()
         self._subscription: Subscription | None = None
@@ -56,7 +65,7 @@ class Publisher:
         for _ in messages:
             self._number += 1
             replies.append(f"{self._inbox}.{self._number}")
-        self._waiting, self._error = set(replies), None
+        self._waiting, self._error, self.repeated = set(replies), None, False
         self._all.clear()
         for message, reply in zip(messages, replies, strict=True):
             await self._nc.publish(
@@ -77,9 +86,11 @@ class Publisher:
             return  # of a batch that was given up
         self._waiting.discard(message.subject)
         try:
-            error = msgspec.json.decode(message.data, type=_Ack).error
-            if error is not None:
-                self._error = ApiRefused(f"a message on {self._inbox}", error)
+            ack = _ACKS.decode(message.data)
+            self.last_seq = max(self.last_seq, ack.seq)
+            self.repeated = self.repeated or ack.duplicate
+            if ack.error is not None:
+                self._error = ApiRefused(f"a message on {self._inbox}", ack.error)
         except (msgspec.DecodeError, UnicodeDecodeError):
             status = (message.headers or {}).get("Status", "no JSON")
             self._error = LogUnsettled(f"no stream took a message ({status})")

@@ -1,4 +1,4 @@
-"""The event subjects: each acknowledged record, published to everybody it concerns.
+"""The event subjects: of each acknowledged record its facts, to everybody they concern.
 
 What lives here: a task that follows the log, publishes into ``SLOTBUS_EVENT`` and never
 holds anybody up. What may not: deciding what is in the log, or whom a record concerns
@@ -6,7 +6,9 @@ holds anybody up. What may not: deciding what is in the log, or whom a record co
 
 At least once: every message says in ``Slotbus-Settled`` up to which record all was stored
 when it was sent, and a new leader goes on behind what the last message says. Within the
-stream's window for duplicates the repeated ones are dropped by their Nats-Msg-Id.
+stream's window for duplicates the repeated ones are dropped by their Nats-Msg-Id. The
+stream waits for no disk, so a server that died may have lost its end: each message says
+after which it comes, and what is missing then is published again from the log.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 import nats.errors
 import structlog
 from msgspec import Struct
@@ -27,7 +30,7 @@ from nats.aio.client import Client
 from events.concerns import Directory
 from events.facts import Record
 from events.ids import START, Position
-from events.jetstream_api import Deadline, JetStreamApi
+from events.jetstream_api import Deadline, JetStreamApi, StreamInfo
 from events.jetstream_messages import MSG_ID, POSITION_HEADER, RESERVED_BYTES
 from events.jetstream_publish import Outgoing, Publisher
 from events.log import EventLog, LogError, LogLost, LogPurged, encode_record
@@ -40,6 +43,10 @@ MAX_WAITING: Final = 10_000
 FLUSH_RECORDS: Final = 200
 """A new leader may repeat so many after its predecessor, at the most."""
 FLUSH_BYTES: Final = 4 * 1024 * 1024
+LOOK_S: Final = 10.0
+"""How often a projection with nothing to tell looks whether all that it told is there."""
+
+EXPECTED: Final = "Nats-Expected-Last-Sequence"
 SETUP_TIMEOUT_S: Final = 10.0
 PUBLISH_TIMEOUT_S: Final = 5.0
 RESTART_MAX_S: Final = 30.0
@@ -96,6 +103,10 @@ class EventProjection:
         )
         self._waiting: deque[tuple[Position, Record]] = deque()
         self._offered: int = START
+        self._last_seq = 0
+        """Of the stream, as far as it is known."""
+        self._alone = False
+        """Whether each message got the next place in the stream, of late."""
         self._more = asyncio.Event()
         self._caught_up = asyncio.Event()
 
@@ -125,7 +136,7 @@ class EventProjection:
         try:
             while True:
                 try:
-                    self.stats.settled = max(self.stats.settled, await self._resume())
+                    self.stats.settled = await self._resume()
                     await self._read_log(publisher)
                     wait = Deadline(float("inf"), longest_wait_s=RESTART_MAX_S)
                     await self._follow(publisher)
@@ -144,11 +155,23 @@ class EventProjection:
         info = await self._api.ensure(self._config, deadline)
         if info.config.subjects != self._config.subjects:
             raise LogError(f"stream {info.config.name} takes {info.config.subjects}")
+        lost = info.state.last_seq < self._last_seq
+        self._last_seq, self._alone = info.state.last_seq, False
+        settled = await self._settled(info, deadline)
+        return settled if lost else max(self.stats.settled, settled)
+
+    async def _settled(self, info: StreamInfo, deadline: Deadline) -> int:
         if info.state.messages == 0:
             return START
         last = await self._api.message(info.config.name, info.state.last_seq, deadline)
         settled = (last.headers if last else {}).get(SETTLED_HEADER, "")
         return int(settled) if settled.isascii() and settled.isdigit() else START
+
+    async def _look(self) -> None:
+        """Raises LogLost where the stream is not what it was when it was last written."""
+        info = await self._api.info(self._config.name, Deadline(SETUP_TIMEOUT_S))
+        if info is None or info.state.last_seq < self._last_seq:
+            raise LogLost("the end of what was published is gone")
 
     async def _read_log(self, publisher: Publisher) -> None:
         """Publishes what the log has behind the settled record."""
@@ -193,7 +216,11 @@ class EventProjection:
             else:
                 self._caught_up.set()
                 self._more.clear()
-                await self._more.wait()
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await self._more.wait()
+                except TimeoutError:
+                    await self._look()
 
     # --- publishing ---------------------------------------------------------------------------
 
@@ -215,29 +242,53 @@ class EventProjection:
         await self._flush(publisher, flush, done)
 
     async def _flush(self, publisher: Publisher, messages: list[Outgoing], done: int) -> None:
-        for message in messages:
+        for number, message in enumerate(messages):
             message.headers[SETTLED_HEADER] = str(self.stats.settled)
+            # A repeated message gets no new place, so that the next one's can't be foretold.
+            if self._alone or number == 0:
+                message.headers[EXPECTED] = str(self._last_seq + number)
         await publisher.publish(messages, timeout_s=PUBLISH_TIMEOUT_S)
+        self._last_seq = max(self._last_seq, publisher.last_seq)
+        self._alone = not publisher.repeated
         self.stats.published += len(messages)
         self.stats.settled = done
 
     def _messages(self, position: Position, record: Record) -> list[Outgoing]:
         concerns = self._directory.concerns(record)
         self.stats.unresolved += len(concerns.unresolved)
-        body = b'{"position":%d,' % position + encode_record(record)[1:]
-        if len(body) > self._nc.max_payload - RESERVED_BYTES // 2:
-            self.stats.oversized += 1
-            _log.error("record too large for the event subjects", position=position)
-            return []
-        subjects = [self._subjects.event_job(job_id) for job_id in concerns.jobs]
-        subjects += [self._subjects.event_node(node_id) for node_id in concerns.nodes]
-        if concerns.leader:
-            subjects.append(self._subjects.event_leader)
-        return [
-            Outgoing(
-                subject,
-                body,
-                {MSG_ID: f"{position}.{record.epoch}.{subject}", POSITION_HEADER: str(position)},
-            )
-            for subject in subjects
-        ]
+        parts = {self._subjects.event_job(job): part for job, part in concerns.jobs.items()}
+        parts |= {self._subjects.event_node(node): part for node, part in concerns.nodes.items()}
+        if concerns.leader or not parts:
+            parts[self._subjects.event_leader] = concerns.leader
+        whole = b""
+        messages: list[Outgoing] = []
+        for subject, part in parts.items():
+            if len(part) < len(record.events):
+                body = _part(position, record, part)
+            else:
+                body = whole = whole or b'{"position":%d,' % position + encode_record(record)[1:]
+            if len(body) > self._nc.max_payload - RESERVED_BYTES // 2:
+                self.stats.oversized += 1
+                _log.error("record too large for the event subjects", position=position)
+                continue
+            msg_id = f"{position}.{record.epoch}.{subject}"
+            headers = {MSG_ID: msg_id, POSITION_HEADER: str(position)}
+            messages.append(Outgoing(subject, body, headers))
+        return messages
+
+
+def _part(position: Position, record: Record, part: list[int]) -> bytes:
+    """The facts at some places of a record, and which of how many they are."""
+    some = Record(
+        v=record.v,
+        at=record.at,
+        epoch=record.epoch,
+        cause=record.cause,
+        events=[record.events[at] for at in part],
+    )
+    head = b'{"position":%d,"of":%d,"part":%s,' % (
+        position,
+        len(record.events),
+        msgspec.json.encode(part),
+    )
+    return head + encode_record(some)[1:]

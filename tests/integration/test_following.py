@@ -18,7 +18,7 @@ from events.asking import LinkClosed
 from events.client import SlotbusClient
 from events.errors import Invalid
 from events.facts import NodeCordoned, RunRunning
-from events.following import EventRecord, NoEvents, Seen, decode_event
+from events.following import EventRecord, NoEvents, decode_event
 from events.subjects import Subjects
 from tests.support.leader import eventually
 from tests.support.nats import connected
@@ -192,11 +192,3 @@ def test_foreign_messages_are_refused() -> None:
     for body in (b"", b"[]", b'{"position": 1}', b"\xff"):
         with pytest.raises(Invalid):
             decode_event(body)
-
-
-def test_positions_are_forgotten_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("events.following.REMEMBERED", 2)
-    seen = Seen(after=1)
-    assert [seen.is_new(position) for position in (1, 2, 4, 3, 4, 5, 2, 6)] == [
-        False, True, True, True, False, True, False, True,
-    ]  # fmt: skip

@@ -13,20 +13,31 @@ from msgspec import Struct
 from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
+from events.client import SlotbusClient
 from events.concerns import Directory
-from events.facts import LeaderStarted, NodeRegistered, Record, WorkerAssigned, WorkerLaunched
+from events.facts import (
+    LeaderStarted,
+    NodeExpired,
+    NodeRegistered,
+    Record,
+    RunEnded,
+    WorkerAssigned,
+    WorkerLaunched,
+    WorkerLost,
+)
 from events.following import decode_event
 from events.ids import START, Position
 from events.jetstream import JetStreamLog
 from events.jetstream_api import JetStreamApi
 from events.jetstream_read import read_stream
-from events.log import EventLog, MemoryLog
+from events.log import EventLog, MemoryLog, encode_record
 from events.projection import EventProjection
+from events.states import RunState
 from events.subjects import Subjects
 from tests.support.nats import connected
 from tests.support.proxy import proxy_to
 from tests.support.records import BEGIN, EPOCH, a_large_record, a_record, append, some_records
-from tests.support.waiting import background
+from tests.support.waiting import background, until
 
 SOON_S = 20.0
 
@@ -87,6 +98,26 @@ def a_story() -> list[Record]:
     ]
 
 
+def an_expiry() -> Record:
+    """After the story: node n1 falls silent, and both jobs are touched."""
+    lost = [WorkerLost(worker_id=worker_id, reason="n1 is silent") for worker_id in ("w1", "w3")]
+    expired = NodeExpired(node_id="n1", last_seen=BEGIN)
+    over = RunEnded(job_id="j1", run_id=1, state=RunState.FAILED)
+    return Record(at=BEGIN, epoch=EPOCH, cause="timer", events=[expired, *lost, over])
+
+
+async def lose_all_but(kept: int, nc: Client, subjects: Subjects) -> None:
+    """As a server that died before its disk had the rest of the event stream."""
+    js, name = nc.jetstream(), subjects.event_stream
+    config = (await js.stream_info(name)).config
+    messages = [await js.get_msg(name, seq) for seq in range(1, kept + 1)]
+    await js.delete_stream(name)
+    await js.add_stream(config)
+    for message in messages:
+        headers = {k: v for k, v in (message.headers or {}).items() if "Expected" not in k}
+        await js.publish(message.subject or "", message.data or b"", headers=headers)
+
+
 async def test_each_record_reaches_everybody_it_concerns(nc: Client, subjects: Subjects) -> None:
     log = MemoryLog()
     async with leading(nc, subjects, log) as projection:
@@ -117,6 +148,85 @@ async def test_the_body_is_the_record_and_its_position(nc: Client, subjects: Sub
         "cause": "cordon c-1",
         "events": [{"type": "node_cordoned", "node_id": "n1"}],
     }
+
+
+async def test_each_subject_has_the_facts_that_concern_it(nc: Client, subjects: Subjects) -> None:
+    log = MemoryLog()
+    async with leading(nc, subjects, log) as projection:
+        await tell(projection, log, a_story(), START)
+        assert await projection.until_settled(SOON_S)
+        end = len(a_story())
+        await tell(projection, log, [an_expiry()], end)
+        assert await projection.until_settled(SOON_S)
+    js = nc.jetstream()
+    bodies = {}
+    for subject in (subjects.event_node("n1"), subjects.event_job("j1"), subjects.event_job("j2")):
+        message = await js.get_last_msg(subjects.event_stream, subject)
+        bodies[subject.removeprefix(f"{subjects.root}.event.")] = json.loads(message.data or b"")
+    parts = {short: (body["of"], body["part"]) for short, body in bodies.items()}
+    assert parts == {"node.n1": (4, [0, 1, 2]), "job.j1": (4, [1, 3]), "job.j2": (4, [2])}
+    assert [fact["type"] for fact in bodies["job.j1"]["events"]] == ["worker_lost", "run_ended"]
+
+
+async def test_who_reads_all_subjects_gets_records_whole(nc: Client, subjects: Subjects) -> None:
+    log = MemoryLog()
+    records = [*a_story(), an_expiry()]
+    async with leading(nc, subjects, log) as projection:
+        await tell(projection, log, records, START)
+        assert await projection.until_settled(SOON_S)
+    bus = SlotbusClient(nc, subjects.root)
+    told = [record async for record in bus.events()]
+    assert [record.events for record in told] == [record.events for record in records]
+    assert [json.loads(record.body) for record in told] == [
+        {"position": position, **json.loads(encode_record(record))}
+        for position, record in enumerate(records, 1)
+    ]
+
+
+@pytest.mark.parametrize("kept", [0, 4])
+async def test_an_end_that_the_server_lost_is_told_again(
+    nc: Client, subjects: Subjects, kept: int
+) -> None:
+    log = MemoryLog()
+    async with leading(nc, subjects, log) as projection:
+        end = await tell(projection, log, some_records(3), START)
+        assert await projection.until_settled(SOON_S)
+        end = await tell(projection, log, some_records(3, first=4), end)
+        assert await projection.until_settled(SOON_S)
+        await lose_all_but(kept, nc, subjects)
+        await tell(projection, log, some_records(1, first=7), end)
+        assert await projection.until_settled(SOON_S)
+    assert [heard.position for heard in await published(nc, subjects)] == list(range(1, 8))
+
+
+async def test_an_idle_projection_notices_a_lost_end(
+    nc: Client, subjects: Subjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("events.projection.LOOK_S", 0.05)
+    log = MemoryLog()
+    async with leading(nc, subjects, log) as projection:
+        await tell(projection, log, some_records(3), START)
+        assert await projection.until_settled(SOON_S)
+        told = projection.stats.published
+        await lose_all_but(2, nc, subjects)
+        await until(lambda: projection.stats.published > told)
+        assert await projection.until_settled(SOON_S)
+    assert [heard.position for heard in await published(nc, subjects)] == [1, 2, 3]
+
+
+async def test_somebody_else_on_the_event_subjects_holds_nothing_up(
+    nc: Client, subjects: Subjects
+) -> None:
+    log = MemoryLog()
+    async with leading(nc, subjects, log) as projection:
+        end = await tell(projection, log, some_records(3), START)
+        assert await projection.until_settled(SOON_S)
+        await nc.jetstream().publish(subjects.event_node("n9"), b"{}")
+        await tell(projection, log, some_records(2, first=4), end)
+        assert await projection.until_settled(SOON_S)
+    js = nc.jetstream()
+    state = (await js.stream_info(subjects.event_stream)).state
+    assert state.messages == 6
 
 
 async def test_a_new_leader_goes_on_where_the_old_one_ended(nc: Client, subjects: Subjects) -> None:
