@@ -15,6 +15,7 @@ from controller.cli import (
     commands,
     describe,
     doctor,
+    past,
     pods,
     programs,
     queries,
@@ -30,6 +31,7 @@ from controller.cli.running import EXIT_CODES
 _RUN = "Run slotbus"
 _USE = "Use it"
 _WATCH = "Watch it"
+_PAST = "Look back"
 
 app = typer.Typer(
     name="slotbus",
@@ -91,5 +93,11 @@ app.command(rich_help_panel=_WATCH)(queries.nodes)
 app.command(rich_help_panel=_WATCH)(describe.describe)
 app.command(rich_help_panel=_WATCH)(watching.events)
 app.command(rich_help_panel=_WATCH)(watching.logs)
+app.command(rich_help_panel=_PAST)(past.state)
+app.command(rich_help_panel=_PAST)(past.diff)
+app.command(rich_help_panel=_PAST)(past.why)
+app.command(rich_help_panel=_PAST)(past.story)
+app.command(rich_help_panel=_PAST, epilog=EXIT_CODES)(past.audit)
+app.command("import", rich_help_panel=_PAST)(past.take_in)
 app.command(rich_help_panel=_WATCH, epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel=_WATCH)(schemas.schema)

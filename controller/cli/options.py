@@ -19,6 +19,14 @@ class Output(StrEnum):
     JSON = "json"
 
 
+class EventsOutput(StrEnum):
+    """How records are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
 class SchedulerChoice(StrEnum):
     """What a controller hands its work to."""
 

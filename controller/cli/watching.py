@@ -15,6 +15,7 @@ import typer
 from controller.cli.completing import JobName, JobOption, NodeOption
 from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import (
+    EventsOutput,
     Follow,
     Output,
     OutputOption,
@@ -43,10 +44,64 @@ def events(
             help="From so long ago, from an RFC 3339 time, or after a record's position.",
         ),
     ] = None,
-    output: OutputOption = Output.TABLE,
+    begin_at: Annotated[
+        str | None,
+        typer.Option("--from", metavar="10m|TIME|POSITION", help="For jsonl: the first record."),
+    ] = None,
+    end_at: Annotated[
+        str | None,
+        typer.Option("--to", metavar="10m|TIME|POSITION", help="For jsonl: the last record."),
+    ] = None,
+    output: Annotated[
+        EventsOutput,
+        typer.Option(
+            "--output",
+            "-o",
+            help="json prints one published record a line; jsonl exports the event log itself.",
+            rich_help_panel="Where and how",
+        ),
+    ] = EventsOutput.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
-    """Tell what happened, from the event log; json prints one record a line."""
+    """Tell what happened, from the event log; json prints one record a line.
+
+    With -o jsonl the log itself is exported, for `slotbus import`, for `slotbus state` and
+    the like with a FILE, and for tests.
+    """
+    if output is EventsOutput.JSONL:
+        if job or node or follow or since:
+            raise typer.BadParameter("jsonl takes --from and --to, nothing else", param_hint="-o")
+        _export(begin_at, end_at, nats)
+        return
+    if begin_at or end_at:
+        raise typer.BadParameter("needs --output jsonl; else use --since", param_hint="--from")
+    _tell_events(job, node, follow, since, Output(output.value), nats)
+
+
+def _export(begin_at: str | None, end_at: str | None, nats: Nats) -> None:
+    from controller.cli.output import write_body
+    from controller.cli.pastlook import moment
+    from controller.cli.running import DONE, reported
+    from controller.cli.session import Where, converse
+    from controller.past.history import history_of_server
+    from controller.past.moving import export_lines
+
+    with reported():
+        begin, end = moment(begin_at, "--from"), moment(end_at, "--to")
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        history = await history_of_server(bus.nc, bus.subjects)
+        shown.pause()
+        for line in export_lines(history, begin, end):
+            write_body(line)
+        return DONE
+
+    converse(Where(nats, Output.TABLE), "exporting the event log", work)
+
+
+def _tell_events(
+    job: str | None, node: str | None, follow: bool, since: str | None, output: Output, nats: Nats
+) -> None:
     from controller.cli.output import clean, write, write_body
     from controller.cli.running import DONE, as_usage, reported
     from controller.cli.session import Where, converse

@@ -25,7 +25,8 @@ from events.errors import Invalid
 
 COMMANDS = (
     "up", "controller", "agent", "start", "stop", "workers", "jobs", "nodes", "cordon",
-    "uncordon", "ended", "pod", "events", "logs", "demo", "schema",
+    "uncordon", "ended", "pod", "events", "logs", "demo", "schema", "state", "diff", "why",
+    "story", "audit", "import",
 )  # fmt: skip
 
 runner = CliRunner()

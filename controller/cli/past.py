@@ -1,0 +1,205 @@
+"""Questions about the past: state, diff, why, story, audit; and taking a log in.
+
+What lives here: their arguments. What may not: anything heavy at the top; see
+``controller.cli``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
+from controller.cli.options import Output, OutputOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controller.cli.output import Progress
+    from controller.past.history import History
+    from events.client import SlotbusClient
+
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="A recording or an exported log (.gz too); else the running cluster's log.",
+        show_default=False,
+    ),
+]
+MOMENT = "10m|TIME|POSITION"
+
+
+@with_nats
+def state(
+    file: FileArgument = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar=MOMENT, help="So long ago, an RFC 3339 time, or a position (the end)."
+        ),
+    ] = None,
+    ended: Annotated[bool, typer.Option("--all", "-a", help="Also workers that ended.")] = False,
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """Show nodes, jobs and workers as they were at any moment."""
+    from controller.cli.pastlook import moment, print_view
+    from controller.cli.running import reported
+    from controller.past.views import view
+
+    with reported(output):
+        when = moment(at, "--at")
+
+    def work(history: History) -> int:
+        print_view(view(history.ledger_at(when), ended=ended), output)
+        return 0
+
+    _look(file, nats, output, work)
+
+
+@with_nats
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="A later one.")],
+    file: FileArgument = None,
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """Tell how two moments differ: what came, what went, what changed."""
+    from controller.cli.pastlook import moment, print_difference
+    from controller.cli.running import reported
+    from controller.past.views import difference
+
+    with reported(output):
+        first, second = moment(before, "A"), moment(after, "B")
+
+    def work(history: History) -> int:
+        found = difference(history.ledger_at(first), history.ledger_at(second))
+        print_difference(found, output)
+        return 0
+
+    _look(file, nats, output, work)
+
+
+@with_nats
+def why(
+    thing: Annotated[
+        str, typer.Argument(metavar="ID", help="Of a worker, a job, a node or a command.")
+    ],
+    file: FileArgument = None,
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """Tell why: the decision, why nothing else was chosen, what came before and after."""
+    from controller.cli.pastlook import print_why
+    from controller.past.why import why as reason
+
+    def work(history: History) -> int:
+        print_why(reason(history, thing), output)
+        return 0
+
+    _look(file, nats, output, work)
+
+
+@with_nats
+def story(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    file: FileArgument = None,
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """Tell a job's whole story, from its first start on."""
+    from controller.cli.pastlook import print_story
+    from events.errors import UnknownJob
+    from events.stories import about
+
+    def work(history: History) -> int:
+        told = about(history.all(), job_id=job)
+        if not told:
+            raise UnknownJob(f"nothing in this log is about a job {job}", job_id=job)
+        print_story(told, output)
+        return 0
+
+    _look(file, nats, output, work)
+
+
+@with_nats
+def audit(
+    file: FileArgument = None,
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """Check the six laws over a whole log.
+
+    The first that is broken is told with its story, and the exit code is 1.
+    """
+    from controller.cli.pastlook import print_audit
+    from controller.cli.running import DONE, REFUSED
+    from controller.past.why import first_violation
+
+    def work(history: History) -> int:
+        found = first_violation(history)
+        print_audit(found, len(history.records), output)
+        return DONE if found is None else REFUSED
+
+    _look(file, nats, output, work)
+
+
+@with_nats
+def take_in(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An exported log, from its start.")],
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """Write an exported log into the empty event log of a cluster.
+
+    Refused where that log is not empty, or the file is no whole log; every record is checked
+    against the laws of folding first. Start the controller afterwards.
+    """
+    from controller.cli.output import write, write_body
+    from controller.cli.running import DONE, reported
+    from controller.cli.session import Where, converse
+    from controller.past.history import history_of_file
+    from controller.past.moving import import_log
+    from events.codec import encode
+
+    with reported(output):
+        history = history_of_file(file)
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        done = await import_log(bus.nc, bus.subjects, history)
+        shown.pause()
+        if output is Output.JSON:
+            write_body(encode(done))
+        else:
+            write(f"{done.records} records are in the event log")
+        return DONE
+
+    converse(Where(nats, output), f"writing {file.name} into the event log", work)
+
+
+def _look(file: Path | None, nats: Nats, output: Output, work: Callable[[History], int]) -> None:
+    """Reads the history, from a file without any server, and looks at it."""
+    from controller.cli.running import DONE, reported
+
+    if file is not None:
+        from controller.past.history import history_of_file
+
+        with reported(output):
+            code = work(history_of_file(file))
+        if code != DONE:
+            raise typer.Exit(code)
+        return
+
+    from controller.cli.session import Where, converse
+    from controller.past.history import history_of_server
+
+    async def ask(bus: SlotbusClient, shown: Progress) -> int:
+        history = await history_of_server(bus.nc, bus.subjects)
+        shown.pause()
+        return work(history)
+
+    converse(Where(nats, output), "reading the event log", ask)

@@ -1,0 +1,111 @@
+"""The records of a log with their positions, wherever they come from.
+
+What lives here: ``History`` and its sources. What may not: what is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+from nats.aio.client import Client
+
+from events.errors import Invalid
+from events.facts import Record
+from events.ids import START, Position
+from events.jetstream import JetStreamLog
+from events.ledger import Ledger
+from events.states import IllegalTransition
+from events.stories import Numbered, numbered
+from events.subjects import Subjects
+from schedulers.files import read_file
+from schedulers.recording import Opening, Snapshot
+from schedulers.replaying import replay
+
+Moment: TypeAlias = int | datetime | None
+"""A position, a time, or the end."""
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """Records that follow one another; ``base``: the ledger's snapshot before the first, empty
+    where that is the log's beginning."""
+
+    records: list[Record]
+    base: bytes = b""
+    after: Position = START
+
+    def all(self) -> list[Numbered]:
+        """Each with its position."""
+        return numbered(self.records, self.after)
+
+    def ledger_at(self, moment: Moment) -> Ledger:
+        """As it was after the last record up to a moment. Raises Invalid for one before the
+        first record that is here, and for records that can't follow one another."""
+        ledger = Ledger.restore(self.base) if self.base else Ledger()
+        end = self.after + len(self.records)
+        if isinstance(moment, int) and not self.after <= moment <= end:
+            raise Invalid(f"there are records {self.after + 1} to {end}, and no {moment}")
+        for record in self.until(moment):
+            try:
+                ledger.apply(record)
+            except IllegalTransition as error:
+                raise Invalid(f"record {ledger.position + 1} can't be: {error}") from error
+        if isinstance(moment, datetime) and ledger.position == START:
+            raise Invalid(f"the log begins after {moment:%Y-%m-%d %H:%M:%S %Z}")
+        return ledger
+
+    def until(self, moment: Moment) -> Iterator[Record]:
+        """The records up to a moment, that one included."""
+        for position, record in enumerate(self.records, self.after + 1):
+            if isinstance(moment, int) and position > moment:
+                return
+            if isinstance(moment, datetime) and record.at > moment:
+                return
+            yield record
+
+    def between(self, begin: Moment, end: Moment) -> list[Numbered]:
+        """The records after ``begin`` (a time: from it on) up to ``end``."""
+        return [
+            each
+            for each in self.all()
+            if not (isinstance(begin, int) and each.position < begin)
+            and not (isinstance(begin, datetime) and each.record.at < begin)
+            and not (isinstance(end, int) and each.position > end)
+            and not (isinstance(end, datetime) and each.record.at > end)
+        ]
+
+
+def history_of_file(path: Path) -> History:
+    """An exported log, as it is, or a recording, played again: of several stretches of
+    records the last one. Raises OSError, SlotbusError."""
+    items = list(read_file(path))
+    records = [item for item in items if isinstance(item, Record)]
+    if records or not any(isinstance(item, Opening) for item in items):
+        snapshots = [item for item in items if isinstance(item, Snapshot)]
+        if not snapshots:
+            return History(records=records)
+        base = snapshots[0]
+        after = Position(base.position)
+        return History(records=records, base=bytes(base.ledger), after=after)
+    last = replay(items).stretches[-1]
+    bases = [
+        bytes(item.ledger)
+        for item in items
+        if isinstance(item, Opening) and item.position == last.after
+    ]
+    base_bytes = bases[-1] if last.after else b""
+    return History(records=last.records, base=base_bytes, after=last.after)
+
+
+async def history_of_server(nc: Client, subjects: Subjects) -> History:
+    """The event log of a cluster. Raises LogError: also where there is none, or where its
+    beginning is purged."""
+    log = JetStreamLog(nc, subjects, create=False)
+    try:
+        records = [record async for batch in log.read() for record in batch]
+    finally:
+        await log.close()
+    return History(records=records)
