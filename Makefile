@@ -3,6 +3,8 @@
 #   make demo    a pipeline on three nodes of this machine, one of which dies
 #   make check   lint, types, import contracts, core and property tests (under two minutes)
 #   make test    every test, then the wheel in a fresh environment
+#   make bench   how fast it is, as ratios to floors measured in the same run (a few minutes);
+#                BENCH='placement starts' for some, BENCH='--output json' for programs
 #   make docs    write docs/reference/ anew, from the code
 #   make lock    resolve the dependencies again and rewrite requirements/
 #   make clean   remove what the other targets made
@@ -14,7 +16,7 @@ STAMP := $(VENV)/.made
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check static test wheel docs lock clean
+.PHONY: help venv demo check static test wheel bench docs lock clean
 .NOTPARALLEL:
 
 help:
@@ -48,6 +50,11 @@ test: $(STAMP)
 
 wheel: $(STAMP)
 	$(BIN)/python tests/wheel/smoke.py
+
+# Each benchmark runs alone, in a process of its own; servers listen on loopback only.
+BENCH ?=
+bench: $(STAMP)
+	$(BIN)/python -m bench $(BENCH)
 
 docs: $(STAMP)
 	$(BIN)/python -m controller.reference docs/reference

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -22,10 +23,12 @@ from rich.table import Table
 
 from bench.measure import Row
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 NAMES: Final = (
     *("starts", "heartbeats", "replay", "decisions", "projection", "placement", "memory"),
     "startup",
 )
+TEXTS: Final = frozenset({"bench", "measured", "against"})
 ONE_S: Final = 180.0
 """No benchmark takes longer; one that does has failed."""
 
@@ -103,7 +106,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(name: str) -> list[Row] | None:
     """In a process of its own, so that none inherits another's heap."""
     command = [sys.executable, "-P", "-m", "bench", "--one", name]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([".", *sys.path[:0]])}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, timeout=ONE_S, check=True, env=environ
@@ -123,7 +126,7 @@ def _shown(name: str, row: Row) -> Shown:
 def _print(report: Report) -> None:
     table = Table(title=f"slotbus on Python {report.python}, {report.cpus} CPUs, {report.machine}")
     for column in ("bench", "measured", "against", "value", "floor", "ratio", "goal", "met"):
-        table.add_column(column, justify="left" if column in table_text else "right")
+        table.add_column(column, justify="left" if column in TEXTS else "right")
     before = ""
     for row in report.rows:
         table.add_row(
@@ -140,9 +143,6 @@ def _print(report: Report) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     if report.failed:
         sys.stdout.write(f"failed: {', '.join(report.failed)}\n")
-
-
-table_text: Final = frozenset({"bench", "measured", "against"})
 
 
 def _ratio(row: Shown) -> str:

@@ -11,14 +11,12 @@ import statistics
 import time
 from typing import Final
 
-from nats.aio.client import Client
-
+from bench.appends import BareAppends
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds_of
 from bench.rig import linked, nats_server
 from controller.collector import calm_collector
 from events.errors import SlotbusError
 from events.jetstream import JetStreamLog
-from events.jetstream_api import Deadline, JetStreamApi, StreamConfig
 from events.messages import CordonReq, RegisterNodeReq, UncordonReq
 from events.subjects import Subjects
 from schedulers.decide.messages import Reply
@@ -31,25 +29,19 @@ PAUSE_S: Final = 0.002
 """Between decisions of an engine that has nothing else to do."""
 
 TIMEOUT_S: Final = 60.0
-STREAM: Final = "BARE"
-SUBJECT: Final = "bare"
 
 
 async def rows() -> list[Row]:
     calm_collector()
     subjects = Subjects("decided")
     async with nats_server() as server, linked(server) as nc:
-        await JetStreamApi(nc).ensure(
-            StreamConfig(name=STREAM, subjects=[SUBJECT], discard="new", deny_delete=True),
-            Deadline(TIMEOUT_S),
-        )
         log = JetStreamLog(nc, subjects)
         engine = Engine(node_backend(nc, subjects), log, EngineSettings(epoch=1))
         await engine.start()
         await engine.submit(
             RegisterNodeReq(node_id="n1", task_slots=8, incarnation="i1", workers=[])
         )
-        bare = _Bare(nc, subjects.log_stream)
+        bare = await BareAppends.open(nc, subjects.log_stream)
         gathered = [await _gathered(engine, bare, number) for number in range(ROUNDS)]
         idle = [await _idle(engine, bare, number) for number in range(ROUNDS)]
         await engine.close()
@@ -71,46 +63,12 @@ async def rows() -> list[Row]:
     ]
 
 
-class _Bare:
-    """Appends what the log's stream holds to another one, under compare-and-swap."""
-
-    def __init__(self, nc: Client, source: str) -> None:
-        self._nc = nc
-        self._api = JetStreamApi(nc)
-        self._source = source
-        self._last = 0
-
-    async def end(self) -> int:
-        info = await self._api.info(self._source, Deadline(TIMEOUT_S))
-        assert info is not None
-        return info.state.last_seq
-
-    async def bodies(self, after: int) -> list[bytes]:
-        """What was stored since."""
-        found: list[bytes] = []
-        for seq in range(after + 1, await self.end() + 1):
-            message = await self._api.message(self._source, seq, Deadline(TIMEOUT_S))
-            assert message is not None
-            found.append(message.data)
-        return found
-
-    async def append(self, body: bytes) -> None:
-        headers = {
-            "Nats-Expected-Stream": STREAM,
-            "Nats-Expected-Last-Sequence": str(self._last),
-            "Nats-Msg-Id": f"m{self._last}",
-        }
-        answer = await self._nc.request(SUBJECT, body, timeout=TIMEOUT_S, headers=headers)
-        self._last += 1
-        assert b'"error"' not in answer.data, answer.data
-
-
 def _command(number: int, index: int) -> CordonReq | UncordonReq:
     kind = CordonReq if index % 2 else UncordonReq
     return kind(node_id="n1", command_id=f"c-{number}-{index}")
 
 
-async def _gathered(engine: Engine, bare: _Bare, number: int) -> Pair:
+async def _gathered(engine: Engine, bare: BareAppends, number: int) -> Pair:
     before = await bare.end()
     answered = asyncio.Event()
     left = AT_ONCE
@@ -137,7 +95,7 @@ async def _gathered(engine: Engine, bare: _Bare, number: int) -> Pair:
     return Pair(AT_ONCE / took, AT_ONCE / await seconds_of(again))
 
 
-async def _idle(engine: Engine, bare: _Bare, number: int) -> Pair:
+async def _idle(engine: Engine, bare: BareAppends, number: int) -> Pair:
     decisions: list[float] = []
     appends: list[float] = []
     for index in range(IDLE):

@@ -24,7 +24,7 @@ class Story:
     """A leader without a loop: messages in, records out, launches answered at once."""
 
     def __init__(self, nodes: int, slots: int, rules: Rules | None = None) -> None:
-        self.rules = rules or Rules()
+        self.rules = rules or Rules(expiry_s=1e6)  # nobody beats here
         self.ledger = Ledger()
         self.pulse = Pulse(self.rules.expiry)
         self.now = BEGIN

@@ -14,54 +14,55 @@ from typing import Final
 from bench.material import BEGIN, EPOCH, Story
 from bench.measure import Goal, Row
 from events.facts import Record
-from events.ids import Position
+from events.ids import MAX_WORKERS_A_RUN, Position
 from events.ledger import Ledger
 from events.log import decode_record, encode_record
+from schedulers.decide import Rules
 
 NODES: Final = 10_000
-JOBS: Final = 2_000
-WORKERS_A_JOB: Final = 10
+SMALL: Final = 5_000
+LARGE: Final = 20
+"""Jobs: of one worker each, and of as many as a run may have."""
 
 
 async def rows() -> list[Row]:
-    story = Story(NODES, slots=WORKERS_A_JOB * 2)
+    story = Story(NODES, slots=8, rules=Rules(per_worker=1, expiry_s=1e6))
     nodes = [encode_record(record) for record in _one_a_record(story.records[0])]
-    story.rules = type(story.rules)(per_worker=1)
-    for number in range(JOBS):
-        story.start(f"job-{number:06}", WORKERS_A_JOB)
-    work = [encode_record(record) for record in story.records[1:]]
-    raw_nodes, raw_work = sum(map(len, nodes)), sum(map(len, work))
+    large = _told(story, "large", LARGE, MAX_WORKERS_A_RUN)
+    small = _told(story, "small", SMALL, 1)
     del story
     ledger = Ledger()
-    of_nodes = _grown(ledger, nodes) / NODES
-    workers = JOBS * WORKERS_A_JOB
-    of_work = _grown(ledger, work)
-    jobs = len(ledger.jobs)
-    assert (len(ledger.nodes), len(ledger.workers), jobs) == (NODES, workers, JOBS)
-    return [
-        Row(
-            what="a node",
-            value=of_nodes,
-            unit="bytes",
-            floor_is="its record in the log",
-            floor=raw_nodes / NODES,
-            ratio=of_nodes * NODES / raw_nodes,
-            low=of_nodes * NODES / raw_nodes,
-            high=of_nodes * NODES / raw_nodes,
-            goals=[Goal(1_024, of="value")],
-        ),
-        Row(
-            what=f"a worker ({WORKERS_A_JOB} a job, its share of job and command included)",
-            value=of_work / workers,
-            unit="bytes",
-            floor_is="its share of the log",
-            floor=raw_work / workers,
-            ratio=of_work / raw_work,
-            low=of_work / raw_work,
-            high=of_work / raw_work,
-            goals=[Goal(500, of="value")],
-        ),
+    found = [
+        _row(ledger, "a node", nodes, NODES, 1_024),
+        _row(ledger, "a worker, in jobs of a thousand", large, LARGE * MAX_WORKERS_A_RUN, 500),
+        _row(ledger, "a job of one worker, with run and command", small, SMALL, None),
     ]
+    assert len(ledger.nodes) == NODES
+    assert len(ledger.workers) == SMALL + LARGE * MAX_WORKERS_A_RUN
+    return found
+
+
+def _row(ledger: Ledger, what: str, lines: list[bytes], count: int, goal: int | None) -> Row:
+    held, logged = _grown(ledger, lines) / count, sum(map(len, lines)) / count
+    return Row(
+        what=what,
+        value=held,
+        unit="bytes",
+        floor_is="its records in the log",
+        floor=logged,
+        ratio=held / logged,
+        low=held / logged,
+        high=held / logged,
+        goals=[] if goal is None else [Goal(goal, of="value")],
+    )
+
+
+def _told(story: Story, name: str, jobs: int, workers: int) -> list[bytes]:
+    """The records of so many starts."""
+    before = len(story.records)
+    for number in range(jobs):
+        story.start(f"{name}-{number:06}", workers)
+    return [encode_record(record) for record in story.records[before:]]
 
 
 def _one_a_record(record: Record) -> Iterable[Record]:

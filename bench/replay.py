@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from bench.material import busy_day
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds, seconds_of
 from bench.rig import linked, nats_server, scratch
+from controller.collector import calm_collector
 from events.facts import Record
 from events.filelog import FileLog
 from events.ids import START, Position
@@ -37,17 +38,18 @@ TIMEOUT_S: Final = 30.0
 
 
 async def rows() -> list[Row]:
+    calm_collector()
     records = busy_day(JOBS).records
-    events = sum(len(record.events) for record in records)
     async with scratch() as folder:
-        found = await _file(folder / "log", records, events)
+        found = await _file(folder / "log", records)
     async with nats_server() as server, linked(server) as nc:
         found.append(await _stream(nc, "single", records[1 : SINGLE + 1], 1))
         found.append(await _stream(nc, "gathered", records, 256))
     return found
 
 
-async def _file(path: Path, records: list[Record], events: int) -> list[Row]:
+async def _file(path: Path, records: list[Record]) -> list[Row]:
+    events = sum(len(record.events) for record in records)
     log = FileLog(path, fsync="never")
     await log.append(records, expected=START, timeout_s=TIMEOUT_S)
     await log.close()

@@ -133,8 +133,11 @@ async def _until_ready(bus: SlotbusClient, count: int, folder: Path) -> None:
             if sum(node.state == NodeState.READY for node in nodes) >= count:
                 return
         await asyncio.sleep(0.05)
-    logs = (f"{path.name}:\n{path.read_text()[-1_000:]}" for path in folder.glob("*.log"))
-    raise RuntimeError("\n".join(["the cluster did not come up", *logs]))
+    raise RuntimeError("\n".join(["the cluster did not come up", *_ends_of_logs(folder)]))
+
+
+def _ends_of_logs(folder: Path) -> list[str]:
+    return [f"{path.name}:\n{path.read_text()[-1_000:]}" for path in folder.glob("*.log")]
 
 
 async def until_answered(nc: Client, subject: str) -> None:

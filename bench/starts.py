@@ -17,6 +17,7 @@ from typing import Final
 
 from nats.aio.client import Client
 
+from bench.appends import BareAppends
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds_of
 from bench.peers import ECHO
 from bench.rig import cluster, helper, linked, nats_server, scratch, until_answered
@@ -25,6 +26,9 @@ from events.client import SlotbusClient
 AT_ONCE: Final = 100
 ONE_BY_ONE: Final = 40
 TIMEOUT_S: Final = 30.0
+RECORD: Final = b"x" * 700
+"""About what the record of a one-slot start has."""
+
 WORKER: Final = ("sleep", "600")
 
 _BARE: Final = f"""
@@ -55,7 +59,8 @@ async def rows() -> list[Row]:
             for _ in range(ROUNDS)
         ]
         await until_answered(nc, ECHO)
-        single = [await _single(bus, nc) for _ in range(ROUNDS)]
+        bare = await BareAppends.open(nc, bus.subjects.log_stream)
+        single = [await _single(bus, nc, bare) for _ in range(ROUNDS)]
     return [
         compare(
             f"{AT_ONCE} one-slot starts sent at once, all running",
@@ -79,9 +84,9 @@ async def rows() -> list[Row]:
         ),
         compare(
             "the same",
-            [Pair(value, 2 * request + spawn) for value, request, spawn in single],
+            [Pair(value, parts) for value, _, parts in single],
             "s",
-            "two bare requests and one bare spawn",
+            "its parts: 2 bare requests, 2 bare appends, 1 bare spawn",
         ),
     ]
 
@@ -119,15 +124,19 @@ def _program() -> float:
         return time.perf_counter() - began
 
 
-async def _single(bus: SlotbusClient, nc: Client) -> tuple[float, float, float]:
-    """p50 of a start, of a bare request and of a bare spawn, taken in turns."""
+async def _single(bus: SlotbusClient, nc: Client, bare: BareAppends) -> tuple[float, float, float]:
+    """p50 of a start, of a bare request, and the sum of what a start can't do without, taken
+    in turns."""
     starts: list[float] = []
     requests: list[float] = []
+    appends: list[float] = []
     spawns: list[float] = []
     for _ in range(ONE_BY_ONE):
         job = f"s-{uuid.uuid4().hex[:12]}"
         starts.append(await seconds_of(lambda job=job: bus.start(job_id=job, slots=1)))  # type: ignore[misc]
         await bus.stop(job, force=True)
         requests.append(await seconds_of(lambda: nc.request(ECHO, b"{}", timeout=TIMEOUT_S)))
+        appends.append(await seconds_of(lambda: bare.append(RECORD)))
         spawns.append(await _spawn(1))
-    return statistics.median(starts), statistics.median(requests), statistics.median(spawns)
+    p50 = statistics.median
+    return p50(starts), p50(requests), 2 * p50(requests) + 2 * p50(appends) + p50(spawns)

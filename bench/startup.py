@@ -5,6 +5,7 @@ What lives here: whole programs, from start to end. What may not: what they impo
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,10 @@ async def rows() -> list[Row]:
         Pair(_took([slotbus, "--help"]), _took([sys.executable, "-c", "pass"]))
         for _ in range(TIMES)
     ]
+    used = [
+        Pair(_used([slotbus, "--help"]), _used([sys.executable, "-c", "pass"]))
+        for _ in range(TIMES)
+    ]
     bare = "an interpreter that does nothing"
     versions = [
         Pair(_took([slotbus, "--version"]), _took([sys.executable, "-c", "pass"]))
@@ -29,9 +34,18 @@ async def rows() -> list[Row]:
     ]
     return [
         compare("slotbus --help", pairs, "s", bare, [Goal(GOAL_S, of="value")]),
+        compare("the same, CPU time", used, "s", bare),
         compare("slotbus --version", versions, "s", bare),
     ]
 
 
 def _took(command: list[str]) -> float:
     return seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+
+
+def _used(command: list[str]) -> float:
+    """CPU seconds, which don't depend on who else uses the machine."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _took(command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -59,6 +59,8 @@ class Folding:
         self.live_by_node: dict[str, dict[str, Worker]] = {}
         self.pending: dict[str, CommandEntry] = {}
         """Commands taken and without an outcome yet."""
+        self._following = self.state.position + 1
+        """Where the record that is being folded will stand."""
         self._held: dict[str, int] = {}
         self._digests: dict[str, str] = {}
         self._defined = sum(self.state.definitions.values())
@@ -107,7 +109,8 @@ class Folding:
 
     def close_record(self, at: datetime) -> None:
         """All facts of a record are folded: it has its position now."""
-        self.state.position += 1
+        self.state.position = self._following
+        self._following += 1
         self.state.at = at
 
     def _leader_started(self, fact: f.LeaderStarted, at: datetime, epoch: int) -> None:
@@ -297,7 +300,7 @@ class Folding:
             state=WorkerState.ASSIGNED,
             since=at,
             epoch=_same(epoch, self.state.epoch),
-            position=self.state.position + 1,
+            position=self._following,
         )
         self.workers[worker_id] = worker
         run.workers.append(worker_id)
