@@ -101,11 +101,11 @@ def _refuse_foreign_events() -> None:
 
 
 def _uses_cluster(item: object) -> bool:
-    return (
-        isinstance(item, pytest.Function)
-        and "cluster" in item.fixturenames
-        and inspect.iscoroutinefunction(item.obj)
-    )
+    """Whether a coroutine test asks for our fixture, not for one of its own of that name."""
+    if not isinstance(item, pytest.Function) or not inspect.iscoroutinefunction(item.obj):
+        return False
+    named = item._fixtureinfo.name2fixturedefs.get("cluster", ())
+    return bool(named) and named[-1].func.__module__ == __name__
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
