@@ -109,8 +109,8 @@ def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> 
     alive = not known.expired if known.watched else bool(draft.ledger.live_on(known.node_id))
     if alive and known.machine_id != request.machine_id:
         raise DuplicateNode(
-            f"node id {request.node_id} is held by an agent on another machine, which is "
-            "alive: choose another id, or stop it and wait for its expiry",
+            f"node id {request.node_id} is held by another agent, which is alive and has another "
+            "machine or state directory: choose another id, or stop it and wait for its expiry",
             **facts,
         )
 

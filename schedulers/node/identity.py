@@ -5,6 +5,7 @@ What lives here: short file operations at the agent's start. What may not: NATS,
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -20,6 +21,7 @@ from events.errors import SlotbusError
 
 MACHINE_ID: Final = Path("/etc/machine-id")
 LOCK: Final = "agent.lock"
+KEPT_ID: Final = "machine-id"
 
 
 class StateDirUnusable(SlotbusError):
@@ -106,23 +108,35 @@ def is_later(incarnation: str, than: str) -> bool:
 
 
 def machine_id(state_dir: Path, machine_file: Path = MACHINE_ID) -> str:
-    """The machine's own id, else one kept in the state directory, with the host's name:
-    containers made from one image may share the first. Raises StateDirUnusable."""
+    """The machine's own id, the host's name (containers made from one image may share the
+    first), and an id kept in the state directory: an agent with another directory has
+    another supervisor, and may not speak for the workers of this one.
+
+    Raises StateDirUnusable.
+    """
     try:
         own = machine_file.read_text().strip()
     except (OSError, UnicodeDecodeError):
         own = ""
-    if not own or own == "uninitialized":
-        own = _kept_id(state_dir / "machine-id")
-    return f"{own[:128]}/{socket.gethostname()[:128]}"
+    parts = own if own != "uninitialized" else "", socket.gethostname()
+    return "/".join(part[:128] for part in (*parts, _kept_id(state_dir / KEPT_ID)) if part)
 
 
 def _kept_id(path: Path) -> str:
+    """Safe for two that begin at once: the first one's stays."""
     try:
-        if not path.exists() or not path.read_text().strip():
-            fresh = path.with_suffix(".new")
+        if path.exists() and path.read_text().strip():
+            return path.read_text().strip()
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        try:
             fresh.write_text(f"{secrets.token_hex(16)}\n")
-            fresh.rename(path)
+            if path.exists():  # and empty: a machine that lost power
+                fresh.replace(path)
+            else:
+                with contextlib.suppress(FileExistsError):
+                    path.hardlink_to(fresh)
+        finally:
+            fresh.unlink(missing_ok=True)
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StateDirUnusable(f"{path} can't be used: {error}") from error

@@ -45,6 +45,24 @@ def test_each_start_is_a_new_incarnation_on_the_same_machine(tmp_path: Path) -> 
     assert make_identity("n1", tmp_path, "mine").machine_id == "mine"
 
 
+def test_two_state_directories_of_one_machine_are_told_apart(tmp_path: Path) -> None:
+    machine_file = tmp_path / "etc-machine-id"
+    machine_file.write_text("0123\n")
+    first, other = tmp_path / "first", tmp_path / "other"
+    first.mkdir()
+    other.mkdir()
+    assert machine_id(first, machine_file).startswith("0123/")
+    assert machine_id(first, machine_file) == machine_id(first, machine_file)
+    assert machine_id(first, machine_file) != machine_id(other, machine_file)
+    assert [path.name for path in other.iterdir()] == ["machine-id"]
+
+
+def test_a_kept_id_that_was_lost_with_the_power_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "machine-id").write_text("")
+    assert machine_id(tmp_path) == machine_id(tmp_path)
+    assert (tmp_path / "machine-id").read_text().strip()
+
+
 @pytest.mark.parametrize("content", [None, "", "uninitialized\n"])
 def test_a_machine_without_an_id_keeps_one_of_its_own(tmp_path: Path, content: str | None) -> None:
     machine_file = tmp_path / "etc-machine-id"
