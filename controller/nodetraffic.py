@@ -149,7 +149,7 @@ class NodeTraffic:
             beat = _decode_beat(message.data)
             if beat.node_id == self._nodes.get(message.subject):
                 return beat
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
             pass
         # The slow way, where the node is new or the body does not say whose it is; it says
         # what is wrong, too.

@@ -337,6 +337,15 @@ async def test_heartbeats_need_no_reply_subject(bench: Bench) -> None:
     )
 
 
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+async def test_a_heartbeat_nested_too_deep_is_no_fault_of_ours(
+    bench: Bench, opening: bytes
+) -> None:
+    subject = bench.subjects.node("n1", "heartbeat")
+    assert error_of(await bench.client.request(subject, opening * 100_000))["code"] == "invalid"
+    assert bench.stats.faults == 0
+
+
 async def test_a_node_that_is_not_known_is_told(bench: Bench) -> None:
     bench.engine.reply = lambda _message: UnknownNode("register first")
     reply = await bench.ask(bench.subjects.node("n1", "heartbeat"), {"incarnation": "i1"})
