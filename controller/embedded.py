@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from events.errors import SlotbusError
 
@@ -53,6 +53,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 class EmbeddedServerError(SlotbusError):
     """The nats-server can't be found, started or stopped; the message says what it said."""
+
+    code: ClassVar[str] = "nats_server_failed"
 
 
 def find_binary() -> Path:
@@ -274,6 +276,10 @@ class EmbeddedServer:
                 f"{self._log_tail()}"
             ) from error
         if port is None:
+            if self.port and "address already in use" in self._log_tail():
+                raise EmbeddedServerError(
+                    f"port {self.port} of {LOCALHOST} is taken: give another, or 0 for a free one"
+                )
             raise EmbeddedServerError(
                 f"the nats-server ended with code {process.poll()} at its start; {self._log_tail()}"
             )

@@ -17,7 +17,7 @@ import contextlib
 import errno
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import structlog
 from aiohttp import web
@@ -67,6 +67,8 @@ class HealthView(Protocol):
 
 class HttpFailed(SlotbusError):
     """The pages can't be served where they were asked for."""
+
+    code: ClassVar[str] = "http_failed"
 
 
 class Pages:

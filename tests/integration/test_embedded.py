@@ -57,11 +57,12 @@ async def test_a_store_directory_has_one_server(own_nats_server: EmbeddedServer)
         await own_nats_server.start()
 
 
-async def test_a_port_in_use_is_an_error_that_quotes_the_server(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_an_error_that_names_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = EmbeddedServer(tmp_path, port=taken.getsockname()[1])
-        with pytest.raises(EmbeddedServerError, match="address already in use"):
+        with pytest.raises(EmbeddedServerError, match=rf"port {server.port} .* is taken") as error:
             await server.start()
+    assert error.value.code == "nats_server_failed"
     assert not server.running
     await server.start()  # and the object is as good as new
     await server.stop()
