@@ -183,6 +183,7 @@ class _Controller:
         self, nc: Client, lease: Lease, stop: asyncio.Event, closed: asyncio.Event
     ) -> None:
         self._health.phase = Phase.STARTING
+        self._health.unready = f"starting again: {self._said}" if self._said else ""
         leadership = Leadership(
             self._config,
             nc,
@@ -217,7 +218,7 @@ class _Controller:
 
     def _serve(self, leadership: Leadership, lease: Lease) -> None:
         self._health.phase = Phase.LEADING
-        self._said = ""
+        self._said = self._health.unready = ""
         epoch = leadership.engine.epoch
         _log.info("leading", epoch=epoch, position=leadership.engine.ledger.position)
         ready, self._ready = self._ready, None

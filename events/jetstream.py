@@ -37,10 +37,10 @@ from events.jetstream_messages import (
     MSG_ID,
     POSITION_HEADER,
     Chunk,
+    blocks_of,
     check_config,
     check_order,
     gather,
-    lines_of,
     position_of,
     stream_seq,
 )
@@ -54,7 +54,7 @@ from events.log import (
     LogUnreadable,
     LogUnsettled,
     conflict,
-    decode_records,
+    decode_lines,
     lost,
 )
 from events.streams import log_stream
@@ -68,6 +68,8 @@ TOO_LARGE: Final = frozenset({10054, 10097})
 DEFAULT_STALL_S: Final = 15.0
 APPEND_ATTEMPT_S: Final = 1.0
 """Without an acknowledgement for so long, the message is looked for."""
+UNCONFIRMED: Final = "no acknowledgement in time (is the disk of the NATS server full?)"
+"""A server that can't write sends no error: it says nothing."""
 SETUP_TIMEOUT_S: Final = 10.0
 
 
@@ -133,11 +135,12 @@ class JetStreamLog:
                 seq = stream_seq(messages[0])
                 begin = position_of(messages[0].headers, seq)
                 check_order(begin, position, after, seq)
-                lines = lines_of(messages, begin)
-                position = begin + len(lines) - 1
-                known = max(0, after + 1 - begin)
-                for at in range(known, len(lines), READ_BATCH):
-                    yield decode_records(lines[at : at + READ_BATCH], Position(begin + at))
+                for block in blocks_of(messages, begin):
+                    position = block.begin + block.count - 1
+                    records = decode_lines(block.data, block.count, Position(block.begin))
+                    known = max(0, after + 1 - block.begin)
+                    for at in range(known, len(records), READ_BATCH):
+                        yield records[at : at + READ_BATCH]
         if position is None:  # nothing was left to read
             end = await self._find_end(Deadline(self._stall_s), info)
         else:
@@ -289,7 +292,7 @@ class JetStreamLog:
             except GONE as error:
                 raise LogUnsettled(f"the connection to NATS is over: {error}") from error
             except nats.errors.Error as error:
-                ack, cause = _Ack(), said(error, cause)
+                ack, cause = _Ack(), said(error, cause or UNCONFIRMED)
             if ack.seq == following.seq or await self._stored(msg_id, end, deadline):
                 self._seen_seq = max(self._seen_seq, following.seq)
                 return following

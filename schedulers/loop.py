@@ -282,7 +282,10 @@ class EngineLoop:
 
     def _refuse_all(self, error: SlotbusError | None) -> None:
         """Everybody who waits is told that it is over here."""
-        over = NotLeader("this controller no longer leads: ask again, the next one will answer")
+        cause = f" ({error.message})" if error is not None else ""
+        over = NotLeader(
+            f"this controller no longer leads{cause}: ask again, the next one will answer"
+        )
         unstored = error if isinstance(error, LogFull) else over
         while self._unreleased:
             _answer(self._unreleased.popleft().entry.answer, unstored)
