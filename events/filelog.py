@@ -34,7 +34,7 @@ from events.log import (
     LogLost,
     LogUnsettled,
     conflict,
-    decode_records,
+    decode_lines,
     encode_record,
     lost,
 )
@@ -92,7 +92,7 @@ class FileLog:
             while lines := await self._in_thread(lambda: _whole_lines(file, stop)):
                 first = end.position + 1
                 end = _End(end.offset + sum(map(len, lines)), end.position + len(lines))
-                yield decode_records(lines, Position(first))
+                yield decode_lines(b"".join(lines), len(lines), Position(first))
             await self._in_thread(lambda: self._learn(end))
         finally:
             file.close()

@@ -10,7 +10,7 @@ purge only the header knows how many went before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ from events.errors import TooLarge
 from events.facts import Record
 from events.ids import MAX_LOG_MESSAGE_BYTES
 from events.jetstream_api import StreamConfig
-from events.log import LogError, LogPurged, LogUnreadable, encode_record
+from events.log import READ_BATCH, LogError, LogPurged, LogUnreadable, encode_record
 
 POSITION_HEADER: Final = "Slotbus-Position"
 MSG_ID: Final = "Nats-Msg-Id"
@@ -95,20 +95,31 @@ def stream_seq(message: Msg) -> int:
     return int(tokens[5] if len(tokens) == 9 else tokens[7])
 
 
-def lines_of(messages: Sequence[Msg], begin: int) -> list[bytes]:
+class Block(Struct, frozen=True):
+    """Lines of one or more messages, the first of which is the record at ``begin``."""
+
+    begin: int
+    count: int
+    data: bytes
+
+
+def blocks_of(messages: Sequence[Msg], begin: int) -> Iterator[Block]:
     """The records of messages that follow one another, the first of which begins at
-    ``begin``. Raises LogUnreadable where one is missing, or not slotbus's."""
-    lines: list[bytes] = []
+    ``begin``, in blocks of about READ_BATCH. Raises LogUnreadable where one is missing, or
+    not slotbus's."""
+    bodies: list[bytes] = []
+    due = begin
     for message in messages:
-        due = begin + len(lines)
         if (message.headers or {}).get(POSITION_HEADER) != str(due):
             seq = stream_seq(message)
             check_order(position_of(message.headers, seq), due - 1, 0, seq)
-        if b"\n" in message.data:
-            lines += message.data.split(b"\n")
-        else:
-            lines.append(message.data)
-    return lines
+        bodies.append(message.data)
+        due += message.data.count(b"\n") + 1
+        if due - begin >= READ_BATCH:
+            yield Block(begin, due - begin, b"\n".join(bodies))
+            begin, bodies = due, []
+    if bodies:
+        yield Block(begin, due - begin, b"\n".join(bodies))
 
 
 def check_config(found: StreamConfig, wanted: StreamConfig) -> None:

@@ -125,16 +125,17 @@ def decode_record(line: bytes | memoryview, position: Position) -> Record:
     return record
 
 
-def decode_records(lines: Sequence[bytes], first: Position) -> list[Record]:
-    """Reads whole lines, with or without their ends, the first of which is the record at
-    ``first``. Raises LogUnreadable, naming the position."""
+def decode_lines(data: bytes, count: int, first: Position) -> list[Record]:
+    """Reads ``count`` lines, the first of which is the record at ``first``. Raises
+    LogUnreadable, naming the position."""
     try:
-        records = _DECODER.decode_lines(b"\n".join(lines))
+        records = _DECODER.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         records = []
-    if len(records) == len(lines) and all(record.v <= SCHEMA_VERSION for record in records):
+    if len(records) == count and all(record.v <= SCHEMA_VERSION for record in records):
         return records
     # Something is wrong, and one by one they tell which it is.
+    lines = data.split(b"\n")[:count]
     return [decode_record(line, Position(at)) for at, line in enumerate(lines, first)]
 
 
