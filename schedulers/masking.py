@@ -7,8 +7,9 @@ which line of a recording holds which values; secrets may stand in any of them.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Final
 
 import msgspec
@@ -17,6 +18,8 @@ from events.errors import Invalid
 
 MASKABLE: Final = ("env_vars", "program")
 """Fields that only the user's own workers understand: masking them changes no decision."""
+
+_NAMES: Final = tuple(f'"{name}"'.encode() for name in MASKABLE)
 
 DEFAULT_RULES: Final = (
     "env_vars.*secret*",
@@ -41,18 +44,18 @@ class Mask:
 
     def __init__(self, rules: Sequence[str], key: bytes) -> None:
         self.rules = list(rules)
-        self._patterns = [rule.lower() for rule in rules]
         self._key = key
-        for rule in self._patterns:
-            if rule.split(".")[0] not in MASKABLE:
+        for rule in rules:
+            if rule.lower().split(".")[0] not in MASKABLE:
                 raise Invalid(
                     f"{rule!r} masks nothing: rules begin with {' or '.join(MASKABLE)}",
                     path="record_mask",
                 )
+        self._pattern = re.compile("|".join(map(translate, rules)), re.IGNORECASE)
 
     def apply(self, data: bytes) -> bytes:
         """The JSON of a line, with what the rules name made unreadable."""
-        if not self._patterns or not any(name.encode() in data for name in MASKABLE):
+        if not self.rules or not any(name in data for name in _NAMES):
             return data
         return msgspec.json.encode(self._outside(msgspec.json.decode(data)))
 
@@ -68,7 +71,7 @@ class Mask:
         return value
 
     def _inside(self, value: object, path: str) -> object:
-        if any(fnmatchcase(path.lower(), pattern) for pattern in self._patterns):
+        if self._pattern.match(path):
             return self._masked(value)
         if isinstance(value, dict):
             return {name: self._inside(item, f"{path}.{name}") for name, item in value.items()}

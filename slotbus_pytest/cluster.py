@@ -14,11 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from events.audit import audit
-from events.entities import Worker
 from events.errors import SlotbusError, UnknownNode
-from events.facts import Record
-from events.ledger import Ledger
-from events.log import MemoryLog, encode_record
 from events.messages import (
     Command,
     CordonReq,
@@ -29,8 +25,6 @@ from events.messages import (
     StopWorkersReq,
     UncordonReq,
 )
-from events.states import NodeState, WorkerState
-from events.stories import about, numbered, tell_story
 from schedulers.backend import Backend
 from schedulers.chance import CountingChance
 from schedulers.clock import MonotonicClock
@@ -38,9 +32,9 @@ from schedulers.decide import Rules
 from schedulers.decide.messages import Reply
 from schedulers.engine import Engine, EngineSettings
 from schedulers.launcher import Assignment
-from schedulers.recording import AnyLine, MemoryRecorder
 from schedulers.replaying import replay
 from slotbus_pytest.scripted import OK, Program, ScriptedLauncher, ScriptedNode, refused
+from slotbus_pytest.seen import Seen
 from slotbus_pytest.virtual import VirtualLoop
 
 DAWN: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,7 +53,7 @@ SHELL_SIGNAL: Final = 128
 T = TypeVar("T")
 
 
-class Cluster:
+class Cluster(Seen):
     """``nodes`` named n1, n2, ... with ``slots`` each, and a leader. Whatever a test awaits
     passes in virtual time, heartbeats included; what it does has had its consequences when
     the call returns."""
@@ -73,16 +67,14 @@ class Cluster:
         labels: dict[str, dict[str, str]] | None = None,
         **settings: Any,
     ) -> None:
+        super().__init__()
         self.rules = rules or Rules(**settings)
-        self.log = MemoryLog()
-        self.recorder = MemoryRecorder()
         self._loop = VirtualLoop()
         self._chance = CountingChance()
         self._epoch = 0
         self._labels = labels or {}
         self._programs: dict[str, Program] = {}
         self._frozen: dict[str, list[Callable[[], None]]] = {}
-        self._nodes: dict[str, ScriptedNode] = {}
         self._beating: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
         for number in range(1, nodes + 1):
@@ -119,6 +111,12 @@ class Cluster:
         assert not found, "\n".join(f"law {v.law} at {v.position}: {v.sentence}" for v in found)
         again = replay(self.recording())
         assert again.records == records, "the recording leads to another log"
+
+    @property
+    def engine(self) -> Engine:
+        """The leader, for what this class does not offer."""
+        assert self._engine is not None
+        return self._engine
 
     # --- commands -----------------------------------------------------------------------
 
@@ -253,85 +251,6 @@ class Cluster:
             if quiet > QUIET_TURNS:
                 return
 
-    # --- what is ------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> Engine:
-        """The leader, for what this class does not offer."""
-        assert self._engine is not None
-        return self._engine
-
-    @property
-    def ledger(self) -> Ledger:
-        """The state as the leader sees it; read-only."""
-        return self.engine.ledger
-
-    @property
-    def now(self) -> datetime:
-        """The leader's time."""
-        return self.engine.clock.now()
-
-    @property
-    def records(self) -> list[Record]:
-        """The event log."""
-
-        async def read() -> list[Record]:
-            return [record async for batch in self.log.read() for record in batch]
-
-        return _finish(read())
-
-    def recording(self) -> list[AnyLine]:
-        """Everything that entered the leaders, for ``replay``."""
-        return self.recorder.recording()
-
-    def workers(self, job_id: str | None = None, *, ended: bool = False) -> list[Worker]:
-        """Workers of a job or of all, in the order of their assignment; live ones, or all."""
-        return [
-            worker
-            for worker in self.ledger.workers.values()
-            if (job_id is None or worker.job_id == job_id) and (ended or not worker.gone)
-        ]
-
-    def state(self, thing: str) -> str:
-        """The state of a worker or a node, or of a job's newest run. Raises KeyError."""
-        ledger = self.ledger
-        if thing in ledger.workers:
-            return str(ledger.workers[thing].state)
-        if thing in ledger.nodes:
-            return str(ledger.nodes[thing].state)
-        return str(ledger.jobs[thing].current.state)
-
-    def free_slots(self, node_id: str | None = None) -> int:
-        """Of one node, or of all that are not expired."""
-        if node_id is not None:
-            return self.ledger.free_slots(node_id)
-        return sum(
-            self.ledger.free_slots(node.node_id)
-            for node in self.ledger.nodes.values()
-            if node.state is not NodeState.EXPIRED
-        )
-
-    def processes(self, node_id: str | None = None) -> list[str]:
-        """Worker ids whose processes exist: the truth, whatever the leader believes."""
-        nodes = self._nodes.values() if node_id is None else [self._node(node_id)]
-        return [worker_id for node in nodes for worker_id in node.running()]
-
-    def story(self, job_id: str | None = None, *, node_id: str | None = None) -> str:
-        """What happened, for people: all of it, or what concerns a job or a node."""
-        told = numbered(self.records)
-        if job_id is not None or node_id is not None:
-            told = about(told, job_id=job_id, node_id=node_id)
-        return tell_story(told)
-
-    def log_lines(self) -> bytes:
-        """The event log as a file would hold it: the same for the same test, each time."""
-        return b"".join(encode_record(record) + b"\n" for record in self.records)
-
-    def expect(self, thing: str, state: str | WorkerState | NodeState) -> None:
-        """Raises AssertionError, with the story, where something is in another state."""
-        found = self.state(thing)
-        assert found == state, f"{thing} is {found}, not {state}\n\n{self.story()}"
-
     # --- inside -------------------------------------------------------------------------
 
     def _make_node(self, node_id: str, slots: int) -> ScriptedNode:
@@ -342,17 +261,6 @@ class Cluster:
 
     def _program_of(self, order: Assignment) -> Program:
         return self._programs.get(order.job_id, Program())
-
-    def _node(self, node_id: str) -> ScriptedNode:
-        if node_id not in self._nodes:
-            raise KeyError(f"no node {node_id}; there are {', '.join(self._nodes)}")
-        return self._nodes[node_id]
-
-    def _node_of(self, worker_id: str) -> ScriptedNode:
-        for node in self._nodes.values():
-            if worker_id in node.running():
-                return node
-        raise KeyError(f"no process of worker {worker_id} exists; there are {self.processes()}")
 
     async def _send(self, kind: type[Command], **fields: Any) -> Reply:
         given = msgspec.to_builtins(fields)
@@ -406,14 +314,3 @@ class Cluster:
         labels = self._labels.get(node.node_id, {})
         await self.engine.submit(msgspec.structs.replace(request, labels=labels))
         await self.settle()
-
-
-def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    work.close()
-    raise RuntimeError("a log in memory had to wait")
