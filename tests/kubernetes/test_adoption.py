@@ -134,7 +134,7 @@ async def test_before_the_deletion_was_sent(scene: Scene, kubelet: Kubelet) -> N
             await stopping
         scheduler = await successor(scene)
         await until_states(scheduler, "finished", "finished")
-        assert await kubelet.pods() == []
+        await kubelet.until(lambda pods: not pods)
 
 
 async def test_an_end_that_was_not_acknowledged_is_heard_again(
@@ -215,7 +215,7 @@ async def test_two_controllers_of_different_names_ignore_each_other(
         await one.start_workers(starts())
         await another.start_workers(starts())
         await another.stop_workers("j")
-        assert len(await kubelet.pods()) == 1
+        await kubelet.until(lambda pods: len(pods) == 1)
         assert len(launcher_of(one).view) == 1
     await other.leave_all()
     assert states(one) == ["running"]

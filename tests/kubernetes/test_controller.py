@@ -58,7 +58,7 @@ async def test_a_pipeline_runs_as_pods_and_outlives_its_controllers(
             assert [one["state"] for one in workers] == ["running"] * 3
             reply = await caller.cmd("stop", job_id="wordcount", grace_s=5.0)
             assert (len(reply["workers"]), reply["unconfirmed"]) == (3, [])
-            assert await kubelet.pods() == []
+            await kubelet.until(lambda pods: not pods)
             assert await second.terminate() == 0
     await audit_server(config.server, subjects.root)
 

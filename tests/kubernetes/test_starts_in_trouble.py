@@ -142,4 +142,4 @@ async def test_a_pod_created_late_is_stopped_like_any(
         assert (await scheduler.stop_workers("j")).unconfirmed == []
         with pytest.raises(StartFailed):
             await starting
-        assert await kubelet.pods() == []
+        await kubelet.until(lambda pods: not pods)
