@@ -58,7 +58,7 @@ async def rows() -> list[Row]:
             idle,
             "s",
             "append of the same record, p50",
-            [Goal(1.25)],
+            [Goal(1.5)],
         ),
     ]
 

@@ -14,16 +14,15 @@ import msgspec
 from msgspec import Raw
 
 from events import facts as f
-from events.capacity import Capacity
 from events.entities import (
     CommandEntry,
     Job,
     Leadership,
-    LedgerState,
     Node,
     Run,
     Worker,
 )
+from events.indexes import Indexes
 from events.states import (
     NODE_TABLE,
     RUN_TABLE,
@@ -46,49 +45,8 @@ NO_PROGRAM: Final = Raw(b"{}")
 T = TypeVar("T")
 
 
-class Folding:
-    """The state, and what follows from it: live workers and held slots of each node,
-    commands without an outcome."""
-
-    def __init__(self, state: LedgerState | None = None) -> None:
-        self.state = state or LedgerState()
-        self.nodes: dict[str, Node] = self.state.nodes
-        self.workers: dict[str, Worker] = self.state.workers
-        self.jobs: dict[str, Job] = self.state.jobs
-        self.commands: dict[str, CommandEntry] = self.state.commands
-        self.live_by_node: dict[str, dict[str, Worker]] = {}
-        self.pending: dict[str, CommandEntry] = {}
-        """Commands taken and without an outcome yet."""
-        self._following = self.state.position + 1
-        """Where the record that is being folded will stand."""
-        self._held: dict[str, int] = {}
-        self._digests: dict[str, str] = {}
-        self._defined = sum(self.state.definitions.values())
-        """Bytes of the definitions that are kept."""
-        self.capacity = Capacity(self.state.nodes, self.free_slots)
-        """The nodes in the order in which they are filled."""
-        for worker in self.state.workers.values():
-            if not worker.gone:
-                self._hold(worker)
-        for command in self.state.commands.values():
-            if not command.done:
-                self.pending[command.command_id] = command
-
-    @property
-    def position(self) -> int:
-        return self.state.position
-
-    def held_slots(self, node_id: str) -> int:
-        """Slots of the live workers on a node."""
-        return self._held.get(node_id, 0)
-
-    def free_slots(self, node_id: str) -> int:
-        """Law 1: registered minus held, never below 0; an unknown node has none."""
-        node = self.nodes.get(node_id)
-        return max(0, node.task_slots - self.held_slots(node_id)) if node else 0
-
-    def run_of(self, worker: Worker) -> Run:
-        return self.jobs[worker.job_id].run(worker.run_id)
+class Folding(Indexes):
+    """Changes the state by facts, and the indexes with it."""
 
     # --- folding ------------------------------------------------------------------------
 
@@ -136,12 +94,16 @@ class Folding:
             deadline=fact.deadline,
         )
         self.commands[fact.command_id] = entry
-        self.pending[fact.command_id] = entry
+        self._await(entry)
 
     def _command_done(self, fact: f.CommandDone, at: datetime, epoch: int) -> None:
         entry = self.pending.pop(fact.command_id, None)
         if entry is None:
             raise IllegalTransition("command", fact.command_id, "not pending", "command_done")
+        of_job = self.pending_of[entry.job_id]
+        del of_job[entry.command_id]
+        if not of_job:
+            del self.pending_of[entry.job_id]
         entry.done, entry.ok = True, fact.ok
         entry.reply = Raw(msgspec.json.encode(fact.reply))  # a tenth of what the tree takes
 
@@ -364,12 +326,6 @@ class Folding:
         run = self.run_of(worker)
         if run.state is RunState.STARTING:
             run.failures[worker.node_id] = reason
-
-    def _hold(self, worker: Worker) -> None:
-        self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots
-        self.live_by_node.setdefault(worker.node_id, {})[worker.worker_id] = worker
-        self.capacity.changed(worker.node_id)
-        self._digests.pop(worker.node_id, None)
 
 
 def definition_size(run: Run) -> int:

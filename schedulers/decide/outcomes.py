@@ -114,7 +114,7 @@ def inventory_failed(draft: Draft, outcome: InventoryFailed) -> None:
 
 def overdue(draft: Draft) -> None:
     """Settles every job with a deadline that has passed, and forgets what is old."""
-    for job_id in sorted({c.job_id for c in draft.ledger.pending.values() if c.job_id}):
+    for job_id in sorted(job_id for job_id in draft.ledger.pending_of if job_id):
         settle(draft, job_id)
     _forget(draft)
 

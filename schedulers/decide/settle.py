@@ -49,7 +49,7 @@ def settle(draft: Draft, job_id: str) -> None:
             _settle_running(draft, run)
         if run.state is RunState.STOPPING:
             _settle_stopping(draft, run)
-    for command in [c for c in draft.ledger.pending.values() if c.job_id == job_id]:
+    for command in list(draft.ledger.pending_of.get(job_id, {}).values()):
         if command.kind == "stop":
             _settle_stop_command(draft, command)
 
