@@ -85,8 +85,12 @@ async def live(scene: Scene, token: str, kubelet: Kubelet) -> None:
         with suppress(SlotbusError, TimeoutError):
             await scheduler.stop_workers("j")
         with suppress(TimeoutError):
-            await until(lambda: scene.proxy.count("delete", "configmaps") > 0, 3)
+            await until(lambda: answered(scene, "delete", "configmaps"), 3)
     await scene.leave(scheduler)
+
+
+def answered(scene: Scene, verb: str, resource: str) -> bool:
+    return any((s.verb, s.resource) == (verb, resource) and s.status for s in scene.proxy.seen)
 
 
 def refused(scene: Scene) -> set[tuple[str, str]]:
