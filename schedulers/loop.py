@@ -334,7 +334,7 @@ class EngineLoop:
     def _beats_on(self, message: HeartbeatNodeReq, answer: Answer | None) -> bool:
         """Takes a heartbeat at once where it changes nothing and nothing is before it: most
         of what comes in is such."""
-        if self._inbox.entries or self._unreleased or self.tape.recorder is not None:
+        if self._inbox.entries or self._unreleased or self.tape.wants_opening:
             return False
         if self._turn is None:
             self._notice_stall()
@@ -343,6 +343,7 @@ class EngineLoop:
         if not only_beats(self.ledger, self.pulse, message, self._turn):
             return False
         self.stats.messages["HeartbeatNodeReq"] += 1
+        self.tape.decided(Entry(message, self._turn, ""))
         if answer is not None:
             answer(HeartbeatReply(epoch=self.epoch))
         return True

@@ -59,9 +59,14 @@ class Tape:
                 )
             )
 
+    @property
+    def wants_opening(self) -> bool:
+        """Whether the next round of the loop is to open the recording."""
+        return self.recorder is not None and self.recorder.wants_opening
+
     def open_if_wanted(self, engine: EngineLoop) -> None:
         """All that was decided is stored: a new file may begin here."""
-        if self.recorder is not None and self.recorder.wants_opening:
+        if self.wants_opening:
             self.open(engine)
 
     def overheard(self, check: Check | None) -> Check | None:
@@ -83,8 +88,9 @@ class Tape:
         """A message had its turn."""
         if self.recorder is None:
             return
+        refused, self._refused = self._refused, None
         try:
-            line = entered(entry.message, entry.at, entry.token, refused=self._refused, fault=fault)
+            line = entered(entry.message, entry.at, entry.token, refused=refused, fault=fault)
         except NO_JSON as error:
             self.recorder.missed(f"a {type(entry.message).__name__} is no JSON: {error}")
         else:
