@@ -25,6 +25,9 @@ class SlotbusError(Exception):
         self.message = message
         self.facts: dict[str, Fact] = facts
 
+    def __str__(self) -> str:
+        return self.message
+
     def body(self) -> dict[str, dict[str, Fact]]:
         """The wire form of this error."""
         return {"error": {"code": self.code, "message": self.message, **self.facts}}

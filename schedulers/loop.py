@@ -336,6 +336,8 @@ class EngineLoop:
         of what comes in is such."""
         if self._inbox.entries or self._unreleased or self.tape.wants_opening:
             return False
+        if self._may_act() <= 0:
+            return False
         if self._turn is None:
             self._notice_stall()
             self._turn = self.clock.now()
