@@ -38,9 +38,10 @@ def ended(
 ) -> None:
     """Report that a worker has ended, where nobody else can know.
 
-    That is a worker of the manual scheduler, or a pod that is lost or does not stop, for its
-    node is gone or its object was removed by force. Its slots are free then. Make sure first:
-    a worker that runs on would run beside its successor.
+    That is a worker of the manual scheduler, one on a node that has expired and does not come
+    back, or a pod that is lost or does not stop, for its node is gone or its object was removed
+    by force. Its slots are free then. Make sure first: a worker that runs on would run beside
+    its successor.
     """
     from controller.cli.output import write
     from controller.cli.running import DONE
@@ -63,14 +64,13 @@ async def _row(bus: SlotbusClient, worker_id: str) -> WorkerRow:
     from events.errors import Invalid
     from events.states import WorkerState
     from schedulers import manual
-    from schedulers.kubernetes import manifest
 
     doubtful = (WorkerState.LOST, WorkerState.STOPPING)
     for row in await bus.workers(include_ended=True):
         if row.worker_id != worker_id:
             continue
         if row.node_id != manual.NODE and not (
-            row.node_id == manifest.NODE and row.state in doubtful
+            row.state in doubtful and await _silent(bus, row.node_id)
         ):
             raise UsageProblem(
                 Invalid(
@@ -79,6 +79,16 @@ async def _row(bus: SlotbusClient, worker_id: str) -> WorkerRow:
             )
         return row
     raise UsageProblem(Invalid(f"no worker {worker_id} is known"))
+
+
+async def _silent(bus: SlotbusClient, node_id: str) -> bool:
+    """Whether a node can't be asked: it has expired, or what runs there has no agent."""
+    from events.states import NodeState
+    from schedulers.kubernetes import manifest
+
+    if node_id == manifest.NODE:
+        return True
+    return any(n.node_id == node_id and n.state is NodeState.EXPIRED for n in await bus.nodes())
 
 
 async def _report(

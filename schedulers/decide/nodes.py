@@ -113,6 +113,16 @@ def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> 
             "machine or state directory: choose another id, or stop it and wait for its expiry",
             **facts,
         )
+    left = [w.worker_id for w in draft.ledger.live_on(known.node_id)]
+    if left and known.machine_id != request.machine_id:
+        # Nobody but the old machine can tell that they are gone, and it would be refused.
+        raise DuplicateNode(
+            f"node {request.node_id} fell silent with {len(left)} workers, which may live on "
+            "where it was (another machine or state directory): let its agent return, choose "
+            "another id, or say with `slotbus ended WORKER` that they are over",
+            workers=left[:20],
+            **facts,
+        )
 
 
 def _offer(draft: Draft, request: RegisterNodeReq) -> NodeRegistered:

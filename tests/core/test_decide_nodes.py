@@ -109,15 +109,25 @@ def test_another_machine_may_not_take_the_id_of_a_node_that_is_alive(story: Stor
     assert story.ledger.nodes["n1"].task_slots == 4
 
 
-def test_another_machine_may_take_the_id_of_a_node_that_has_expired(story: Story) -> None:
+def test_another_machine_may_not_take_the_id_of_a_node_whose_workers_may_live(
+    story: Story,
+) -> None:
     story.nodes(n1=4)
-    story.running("j", 2)
+    (worker_id,) = story.running("j", 2)
     rival = register("n1", 8, incarnation="x", machine_id="elsewhere")
     draft = story.tell(rival, at=30.001)
-    assert kinds(draft) == [
-        "node_expired", "worker_lost", "node_registered", "node_returned", "worker_ended",
-        "run_ended",
-    ]  # fmt: skip
+    assert kinds(draft) == ["node_expired", "worker_lost"]
+    error = refusal(draft)
+    assert isinstance(error, DuplicateNode)
+    assert error.facts["workers"] == [worker_id]
+    assert kinds(story.tell(register("n1"))) == ["node_returned"]
+
+
+def test_another_machine_may_take_the_id_of_a_node_that_has_expired(story: Story) -> None:
+    story.nodes(n1=4)
+    rival = register("n1", 8, incarnation="x", machine_id="elsewhere")
+    draft = story.tell(rival, at=30.001)
+    assert kinds(draft) == ["node_expired", "node_registered", "node_returned"]
     assert story.free("n1") == 8
     assert isinstance(refusal(story.tell(register("n1"))), DuplicateNode)
 
