@@ -20,6 +20,7 @@ from typing import Final, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from events.codec import why_unreadable
 from events.contexts import read_context, selected_context
 from events.errors import Invalid
 
@@ -120,8 +121,9 @@ def _from_file(file: Path) -> dict[str, Setting]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise Invalid(f"{file} can't be read: {error.strerror}", source=str(file)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} is not TOML: {error}", source=str(file)) from error
+    except (RecursionError, ValueError) as error:
+        text = f"{file} is not TOML: {why_unreadable(error)}"
+        raise Invalid(text, source=str(file)) from error
 
 
 def _from_context(
@@ -178,6 +180,7 @@ def _read(value: Setting, hint: object, name: str, source: str) -> object:
     """One setting as its field's type, from text too. Raises Invalid."""
     try:
         if isinstance(value, str):
+            _check_text(value)
             value = _from_text(value, hint)
         elif isinstance(value, tuple):  # what command-line parsers give for repeated flags
             value = list(value)
@@ -187,6 +190,12 @@ def _read(value: Setting, hint: object, name: str, source: str) -> object:
         raise Invalid(f"{name} from {source}: {text}", path=name, source=source) from error
     except ValueError as error:
         raise Invalid(f"{name} from {source}: {error}", path=name, source=source) from error
+
+
+def _check_text(text: str) -> None:
+    """What came as bytes that are no UTF-8, or can't be a name. Raises ValueError."""
+    if "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)):
+        raise ValueError(f"{text!r} is no text")
 
 
 def _from_text(text: str, hint: object) -> object:
@@ -201,8 +210,8 @@ def _from_text(text: str, hint: object) -> object:
     if text.lstrip().startswith("[" if shape is list else "{"):
         try:
             return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"not JSON that can be read: {error}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"not JSON that can be read: {why_unreadable(error)}") from error
     return shlex.split(text) if shape is list else parse_pairs(text)
 
 

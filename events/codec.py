@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,18 +19,21 @@ from events.errors import Fact, Invalid, SlotbusError, TooLarge, error_from_wire
 from events.ids import (
     ENV_NAME_RE,
     MAX_ENV_BYTES,
+    MAX_LABELS_BYTES,
+    MAX_NODE_TEXT,
     MAX_POD_OPTIONS_BYTES,
     MAX_PROGRAM_BYTES,
     MAX_PROGRAM_DEPTH,
     RESERVED_ENV_PREFIX,
 )
-from events.messages import KubernetesOptions, Message, StartPipelineReq
+from events.messages import KubernetesOptions, Message, RegisterNodeReq, StartPipelineReq
 
 M = TypeVar("M", bound=msgspec.Struct)
 
 _ENCODER: Final = msgspec.json.Encoder()
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
 _MAX_WARNINGS: Final = 20
+_SELECTOR: Final = "$.scheduler_config.selector"
 
 
 _DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {}
@@ -74,8 +79,18 @@ def decode_with(body: bytes, kind: type[M], **known: str) -> M:
     return convert(tree, kind)
 
 
+def why_unreadable(error: Exception) -> str:
+    """What a parser has against a text, in words about the text."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "integer string conversion" in str(error):
+        return "a number has too many digits"
+    return str(error)
+
+
 def convert(tree: object, kind: type[M]) -> M:
-    """Like ``decode``, from values that are already parsed. Raises Invalid, TooLarge."""
+    """Like ``decode``, from values that are already parsed, perhaps not from JSON. Raises
+    Invalid, TooLarge."""
     try:
         message = msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
@@ -83,13 +98,23 @@ def convert(tree: object, kind: type[M]) -> M:
         raise Invalid(text, path=path) from error
     except RecursionError as error:
         raise Invalid("nested too deeply") from error
-    check(message)
+    try:
+        check(message)
+        if isinstance(message, StartPipelineReq):
+            _check_finite(message.program)
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{error.object!r} is no text: it can't be UTF-8") from error
     return message
 
 
 def check(message: msgspec.Struct) -> None:
     """The rules that a type can't say. Raises Invalid, TooLarge."""
+    if isinstance(message, RegisterNodeReq):
+        _check_size(message.labels, "$.labels", MAX_LABELS_BYTES)
+        for name in ("machine_id", "addr", "version"):
+            _check_size({name: getattr(message, name)}, f"$.{name}", MAX_NODE_TEXT)
     if isinstance(message, StartPipelineReq):
+        _check_size(message.scheduler_config.selector, _SELECTOR, MAX_LABELS_BYTES)
         _check_env(message.env_vars)
         _check_texts(message)
         _check_pods(message.scheduler_config.kubernetes)
@@ -106,21 +131,39 @@ def check(message: msgspec.Struct) -> None:
             )
 
 
+def _check_size(texts: dict[str, str], path: str, limit: int) -> None:
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in texts.items())
+    if size > limit:
+        raise TooLarge(f"{size} bytes, {limit} are allowed", path=path, limit=limit, unit="bytes")
+
+
 def _is_deeper(value: object, limit: int) -> bool:
     """Whether a JSON value has more than ``limit`` levels; asks level by level, so that no
     depth can exhaust the stack."""
     level = [value]
     for _ in range(limit):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
+        level = [inner for inner in _inside(level) if isinstance(inner, (dict, list))]
         if not level:
             return False
     return True
+
+
+def _inside(level: list[object]) -> Iterator[object]:
+    """The values that the lists and objects of a level hold."""
+    for outer in level:
+        if isinstance(outer, dict):
+            yield from outer.values()
+        elif isinstance(outer, list):
+            yield from outer
+
+
+def _check_finite(program: object) -> None:
+    """JSON has no NaN and no infinity, other formats do."""
+    level = [program]
+    while level:
+        if any(isinstance(value, float) and not math.isfinite(value) for value in level):
+            raise Invalid("JSON knows no NaN and no infinity", path="$.program")
+        level = list(_inside(level))
 
 
 def _check_env(env_vars: dict[str, str]) -> None:

@@ -104,6 +104,7 @@ class Folding(Indexes):
         del of_job[entry.command_id]
         if not of_job:
             del self.pending_of[entry.job_id]
+        self.unended.pop(fact.command_id, None)
         entry.done, entry.ok = True, fact.ok
         entry.reply = Raw(msgspec.json.encode(fact.reply))  # a tenth of what the tree takes
 
@@ -114,6 +115,8 @@ class Folding(Indexes):
     def _node_registered(self, fact: f.NodeRegistered, at: datetime, epoch: int) -> None:
         known = self.nodes.get(fact.node_id)
         past = list(known.past) if known else []
+        if known is None:
+            self._count_all(fact.node_id, -1)
         if known and known.incarnation != fact.incarnation:
             past.append(known.incarnation)
         self.nodes[fact.node_id] = Node(
@@ -130,12 +133,19 @@ class Folding(Indexes):
             cordon=known.cordon if known else NodeState.READY,
             past=past[-PAST_INCARNATIONS:],
         )
+        if known is None:
+            self._count_all(fact.node_id, 1)
         self.capacity.changed(fact.node_id)
 
     def _node_moved(self, fact: Any, target: NodeState, happening: str, at: datetime) -> Node:
         node = self.nodes[fact.node_id]
-        node.state = step(NODE_TABLE, node.node_id, node.state, happening, target)
-        node.since = at
+        moved = step(NODE_TABLE, node.node_id, node.state, happening, target)
+        turned = NodeState.EXPIRED in (node.state, moved) and moved is not node.state
+        if turned:
+            self._count_all(node.node_id, -1)
+        node.state, node.since = moved, at
+        if turned:
+            self._count_all(node.node_id, 1)
         self.capacity.changed(node.node_id)
         return node
 
@@ -241,6 +251,7 @@ class Folding(Indexes):
             self._forget_run(run)
 
     def _forget_run(self, run: Run) -> None:
+        self._tallies.pop((run.job_id, run.run_id), None)
         for worker_id in run.workers:
             if not self.workers.pop(worker_id).gone:
                 raise IllegalTransition("worker", worker_id, "live", "forgotten")
@@ -266,6 +277,7 @@ class Folding(Indexes):
         )
         self.workers[worker_id] = worker
         run.workers.append(worker_id)
+        self._count(worker, 1)
         self._hold(worker)
 
     def _worker_moved(self, fact: Any, target: WorkerState, happening: str, at: datetime) -> Worker:
@@ -286,6 +298,8 @@ class Folding(Indexes):
 
     def _worker_stopping(self, fact: f.WorkerStopping, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, WorkerState.STOPPING, "worker_stopping", at)
+        if not worker.unwanted:
+            self._count_unwanted(worker)
         worker.unwanted, worker.force = True, worker.force or fact.force
         worker.grace_s, worker.reason = float(fact.grace_s), fact.reason
         self._note_failure(worker, fact.reason)
@@ -303,13 +317,20 @@ class Folding(Indexes):
     def _heard_of(
         self, worker: Worker, fact: f.WorkerLaunched | f.WorkerReturned, epoch: int
     ) -> None:
+        if not worker.launched:
+            self._count_launched(worker)
         worker.launched, worker.acked = True, _same(epoch, worker.epoch)
         worker.incarnation = _same(fact.incarnation, worker.incarnation)
         worker.pid, worker.seq = fact.pid or worker.pid, fact.seq
 
     def _worker_ended(self, fact: f.WorkerEnded, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, fact.state, "worker_ended", at)
+        self._count(worker, -1)
         worker.gone, worker.since, worker.launched = True, at, fact.launched
+        self._count(worker, 1)
+        for command_id in self.pending_of.get(worker.job_id, ()):
+            if command_id in self.unended:
+                self.unended[command_id].pop(worker.worker_id, None)
         worker.exit_code, worker.signal = fact.exit_code, fact.signal
         worker.reason = fact.reason or worker.reason
         self._held[worker.node_id] -= worker.slots

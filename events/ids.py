@@ -61,6 +61,19 @@ MAX_INLINE_PROGRAM_BYTES: Final = 64 * 1024
 MAX_LOG_MESSAGE_BYTES: Final = 512 * 1024
 """Records gathered into one log message stay below this."""
 
+MAX_RECORD_BYTES: Final = 1_000_000
+"""What one decision writes is smaller, so that a NATS server as it comes (1 MiB a message)
+takes it."""
+
+MAX_REASON: Final = 500
+"""Characters of a reason that the log keeps; what programs say of themselves has no end."""
+
+MAX_LABELS_BYTES: Final = 64 * 1024
+"""All names and values of a node's labels together, or of a selector, in bytes of UTF-8."""
+
+MAX_NODE_TEXT: Final = 1_024
+"""Bytes of a node's ``addr``, ``machine_id`` and ``version``, each."""
+
 DEFAULT_WAIT_S: Final = 30.0
 DEFAULT_GRACE_S: Final = 10.0
 DEFAULT_HEARTBEAT_S: Final = 5.0

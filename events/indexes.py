@@ -6,8 +6,23 @@ without an outcome. What may not: what a fact changes (``events.folding``).
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from events.capacity import Capacity
 from events.entities import CommandEntry, Job, LedgerState, Node, Run, Worker
+
+
+class Tally(Struct, gc=False):
+    """A run's workers, counted. ``live``: not gone; ``silent``: of these, on nodes that do
+    not answer; ``waiting``: those that count for the run and were not launched yet;
+    ``serving`` and ``leaving``: slots of those that count, and of those that were stopped
+    and are not gone."""
+
+    live: int = 0
+    silent: int = 0
+    waiting: int = 0
+    serving: int = 0
+    leaving: int = 0
 
 
 class Indexes:
@@ -27,6 +42,9 @@ class Indexes:
         """The same, by job; "" for those that concern none."""
         self._following = self.state.position + 1
         """Where the record that is being folded will stand."""
+        self.unended: dict[str, dict[str, None]] = {}
+        """Of each pending stop, the workers whose end it waits for."""
+        self._tallies: dict[tuple[str, int], Tally] = {}
         self._held: dict[str, int] = {}
         self._digests: dict[str, str] = {}
         self._defined = sum(self.state.definitions.values())
@@ -34,6 +52,7 @@ class Indexes:
         self.capacity = Capacity(self.state.nodes, self.free_slots)
         """The nodes in the order in which they are filled."""
         for worker in self.state.workers.values():
+            self._count(worker, 1)
             if not worker.gone:
                 self._hold(worker)
         for command in self.state.commands.values():
@@ -56,9 +75,60 @@ class Indexes:
     def run_of(self, worker: Worker) -> Run:
         return self.jobs[worker.job_id].run(worker.run_id)
 
+    def tally(self, job_id: str, run_id: int) -> Tally:
+        """The workers of a run, counted; not to be changed by those who ask."""
+        return self._tallies.get((job_id, run_id)) or Tally()
+
+    def answering(self, job_id: str, run_id: int) -> int:
+        """How many live workers of a run are on nodes that answer."""
+        tally = self.tally(job_id, run_id)
+        return tally.live - tally.silent
+
+    def answers(self, worker: Worker) -> bool:
+        """Whether the worker's node is there to say what became of it."""
+        node = self.nodes.get(worker.node_id)
+        return node is not None and not node.expired
+
+    def _count(self, worker: Worker, sign: int) -> None:
+        """Takes a worker into its run's tally (1), or out of it (-1) before it changes."""
+        key = (worker.job_id, worker.run_id)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = Tally()
+        if not worker.gone:
+            tally.live += sign
+            if not self.answers(worker):
+                tally.silent += sign
+            if worker.unwanted:
+                tally.leaving += sign * worker.slots
+        if worker.serves:
+            tally.serving += sign * worker.slots
+            if not worker.launched:
+                tally.waiting += sign
+
+    def _count_launched(self, worker: Worker) -> None:
+        """What ``_count`` before and after comes to, for the most frequent changes."""
+        if not worker.unwanted:
+            self._tallies[worker.job_id, worker.run_id].waiting -= 1
+
+    def _count_unwanted(self, worker: Worker) -> None:
+        tally = self._tallies[worker.job_id, worker.run_id]
+        tally.serving -= worker.slots
+        tally.leaving += worker.slots
+        tally.waiting -= not worker.launched
+
+    def _count_all(self, node_id: str, sign: int) -> None:
+        """``_count`` for the live workers of a node that falls silent or is heard again."""
+        for worker in self.live_by_node.get(node_id, {}).values():
+            self._count(worker, sign)
+
     def _await(self, entry: CommandEntry) -> None:
         self.pending[entry.command_id] = entry
         self.pending_of.setdefault(entry.job_id, {})[entry.command_id] = entry
+        if entry.kind == "stop":
+            known = [self.workers.get(worker_id) for worker_id in entry.workers]
+            left = [worker.worker_id for worker in known if worker and not worker.gone]
+            self.unended[entry.command_id] = dict.fromkeys(left)
 
     def _hold(self, worker: Worker) -> None:
         self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots

@@ -39,6 +39,10 @@ class Ledger(Folding):
             if not self.workers[worker_id].gone
         ]
 
+    def live_count(self, job_id: str) -> int:
+        """How many live workers a job has, in all its runs."""
+        return sum(self.tally(job_id, run.run_id).live for run in self.runs_of(job_id))
+
     def runs_of(self, job_id: str, run_id: int | None = None) -> Iterator[Run]:
         """The remembered runs of a job, or the one asked for, oldest first."""
         job = self.jobs.get(job_id)
@@ -47,11 +51,6 @@ class Ledger(Folding):
         if run_id is None:
             return iter(list(job.runs))
         return iter([run for run in job.runs if run.run_id == run_id])
-
-    def answers(self, worker: Worker) -> bool:
-        """Whether the worker's node is there to say what became of it."""
-        node = self.nodes.get(worker.node_id)
-        return node is not None and not node.expired
 
     def digest_of(self, node_id: str) -> str:
         """``live_digest`` as the node should report it."""

@@ -95,16 +95,22 @@ class Pulse:
         beat = self.beats.get(node_id)
         return None if beat is None else max(timedelta(0), now - beat.last_seen)
 
-    def expired(self, now: datetime) -> list[str]:
-        """Nodes silent for longer than the expiry, by id; ``forget`` each. Cheap while
-        none can be."""
-        if self.due is None or now <= self.due:
+    def expired(self, now: datetime, most: int | None = None) -> list[str]:
+        """The first ``most`` nodes, by id, that were silent for longer than the expiry;
+        ``forget`` each. Cheap while none can be."""
+        if not self.overdue(now):
             return []
         silent = sorted(n for n, b in self.beats.items() if now - b.last_seen > self.expiry)
+        if most is not None and len(silent) > most:
+            return silent[:most]  # the others are still due
         gone = set(silent)
         seen = [b.last_seen for n, b in self.beats.items() if n not in gone]
         self.due = min(seen) + self.expiry if seen else None
         return silent
+
+    def overdue(self, now: datetime) -> bool:
+        """Whether a node may have expired by now."""
+        return self.due is not None and now > self.due
 
     def _expect(self, at: datetime) -> None:
         due = at + self.expiry

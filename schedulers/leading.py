@@ -109,7 +109,8 @@ class Leading(EngineLoop):
         entry = self._entry(
             LedRead(self.settings.cluster, self.backend.name, self.settings.version), None
         )
-        self._unreleased.append(Decision(entry, self._decide(entry)))
+        for turn in self._turns(entry):
+            self._unreleased.append(Decision(turn, self._decide(turn)))
         await self._append()
         self._release_all()
         self._set_timer()

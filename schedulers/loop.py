@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Final
@@ -35,7 +35,17 @@ from schedulers.chance import Chance, SystemChance
 from schedulers.clock import Clock, MonotonicClock
 from schedulers.decide import Draft, Rules, decide, next_due, only_beats
 from schedulers.decide.commands import accepted_reply, outcome_of
-from schedulers.decide.messages import Effect, Grace, Inbound, Launch, Reply, Stop, Tick
+from schedulers.decide.messages import (
+    Continue,
+    Effect,
+    Grace,
+    Inbound,
+    Launch,
+    LedRead,
+    Reply,
+    Stop,
+    Tick,
+)
 from schedulers.dispatch import Dispatcher
 from schedulers.inbox import Answer, Entry, Inbox, Waiters
 from schedulers.recording import Recorder
@@ -161,16 +171,32 @@ class EngineLoop:
         what comes after that one waits. Returns the number of faults."""
         self._one_by_one = max(0, self._one_by_one - len(entries))
         for index, entry in enumerate(entries):
+            turn = entry
             try:
-                self._unreleased.append(Decision(entry, self._decide(entry)))
+                for turn in self._turns(entry):
+                    self._unreleased.append(Decision(turn, self._decide(turn)))
             except Exception as error:
                 self.stats.loop_errors += 1
-                self.tape.faulted(entry, error)
-                log.exception("decision failed", message=type(entry.message).__name__)
+                self.tape.faulted(turn, error)
+                log.exception("decision failed", message=type(turn.message).__name__)
                 _answer(entry.answer, Internal(f"a fault of slotbus: {error!r}"))
                 self._inbox.put_back(entries[index + 1 :])
                 return 1
         return 0
+
+    def _turns(self, entry: Entry) -> Iterator[Entry]:
+        """What is decided when a message has its turn: what is due by then, the message, and
+        what that leaves over; each in a record of its own. The one before must be decided
+        when the next is asked for."""
+        if self.pulse.overdue(entry.at) and not isinstance(entry.message, Tick | Grace | LedRead):
+            yield from self._rest(Continue(), entry.at)
+        yield entry
+        yield from self._rest(self._unreleased[-1].draft.rest, entry.at)
+
+    def _rest(self, rest: Continue | None, at: datetime) -> Iterator[Entry]:
+        while rest is not None:
+            yield Entry(rest, at, self._chance.token())
+            rest = self._unreleased[-1].draft.rest
 
     def _decide(self, entry: Entry) -> Draft:
         self.stats.messages[type(entry.message).__name__] += 1

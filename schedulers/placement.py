@@ -19,6 +19,10 @@ from events.ids import MAX_WORKERS_A_RUN
 NAMED_NODES: Final = 20
 """How many nodes a reason names; the rest is counted."""
 
+TOLD_REASONS: Final = 20
+"""Reasons of a plan, at the most; the rest is told as one."""
+
+OTHER_REASONS: Final = "other reasons"
 NOT_NEEDED: Final = "not needed: the nodes taken had room enough"
 NO_ROOM: Final = "no free slots"
 
@@ -108,7 +112,7 @@ def place(fleet: Fleet, wish: Wish) -> Plan:
         ],
         missing=wish.slots - min(wish.slots, found.room),
         free=fleet.free - rejected,
-        passed_over=sorted(passed_over, key=lambda why: why.reason),
+        passed_over=_most_frequent(passed_over),
     )
 
 
@@ -177,6 +181,20 @@ def _cut(amount: int, per_worker: int | None) -> list[int]:
         return [amount]
     whole, rest = divmod(amount, per_worker)
     return [per_worker] * whole + ([rest] if rest else [])
+
+
+def _most_frequent(reasons: list[PassedOver]) -> list[PassedOver]:
+    """By reason; many that are of few nodes each become one."""
+    if len(reasons) > TOLD_REASONS:
+        reasons = sorted(reasons, key=lambda why: (-why.count, why.reason))
+        rest = reasons[TOLD_REASONS - 1 :]
+        nodes = heapq.nsmallest(NAMED_NODES, (node_id for why in rest for node_id in why.nodes))
+        count = sum(why.count for why in rest)
+        reasons = [
+            *reasons[: TOLD_REASONS - 1],
+            PassedOver(reason=OTHER_REASONS, count=count, nodes=nodes),
+        ]
+    return sorted(reasons, key=lambda why: why.reason)
 
 
 def _tell(reason: str, each: list[Candidate]) -> PassedOver:

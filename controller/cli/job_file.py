@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from events.codec import convert, unknown_fields
+from events.codec import convert, unknown_fields, why_unreadable
 from events.errors import Invalid
 from events.messages import StartPipelineReq
 
@@ -84,9 +84,9 @@ def read_job_file(path: Path) -> dict[str, Any]:
     text = _read(path)
     try:
         tree = msgspec.json.decode(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise Invalid(f"{path} is not {kind}: {error}", source=str(path)) from error
+        raise Invalid(f"{path} is not {kind}: {why_unreadable(error)}", source=str(path)) from error
     if not isinstance(tree, dict):
         raise Invalid(f"{path} holds no object", source=str(path))
     for at, near in unknown_fields(tree, StartPipelineReq):
@@ -108,9 +108,10 @@ def read_program(text: str) -> Any:
         )
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         hint = "" if source != "--program" else "; a file is given as @FILE"
-        raise Invalid(f"{source} is not JSON: {error}{hint}", path="$.program") from error
+        text = f"{source} is not JSON: {why_unreadable(error)}{hint}"
+        raise Invalid(text, path="$.program") from error
 
 
 def _read(path: Path) -> str:
@@ -122,6 +123,8 @@ def _read(path: Path) -> str:
         raise Invalid(f"{path} can't be read: {reason}", source=str(path)) from error
     except UnicodeDecodeError as error:
         raise Invalid(f"{path} is not UTF-8: {error}", source=str(path)) from error
+    except ValueError as error:  # a null byte
+        raise Invalid(f"{str(path)!r} is no name of a file: {error}", source=str(path)) from error
 
 
 def _limited(text: str, source: str) -> str:

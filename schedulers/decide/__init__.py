@@ -33,6 +33,7 @@ from events.states import RunState
 from schedulers.decide import commands, nodes, outcomes, queries
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.messages import (
+    Continue,
     Grace,
     Inbound,
     InventoryFailed,
@@ -45,6 +46,7 @@ from schedulers.decide.messages import (
     Tick,
 )
 from schedulers.decide.nodes import only_beats
+from schedulers.decide.settle import settle
 from schedulers.decide.words import cause_of
 from schedulers.launcher import WorkerSeen
 
@@ -53,6 +55,14 @@ __all__ = ["Draft", "Rules", "decide", "next_due", "only_beats"]
 
 def _tick(draft: Draft, message: Tick) -> None:
     outcomes.overdue(draft)
+
+
+def _continue(draft: Draft, message: Continue) -> None:
+    nodes.lose(draft, message.nodes)
+    for job_id in message.jobs:
+        settle(draft, job_id)
+    if message.old:
+        outcomes.forget(draft)
 
 
 def _grace(draft: Draft, message: Grace) -> None:
@@ -83,6 +93,7 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     InventoryFailed: outcomes.inventory_failed,
     LedRead: nodes.led,
     Tick: _tick,
+    Continue: _continue,
     Grace: _grace,
 }
 
@@ -101,8 +112,9 @@ def decide(
     """Decides what a message received at ``now`` leads to, and folds it at once.
 
     ``token`` makes ids that must be fresh (1 to 100 characters of an id). Nodes that are
-    expired by ``now`` are declared so first. A refusal is the draft's answer. ``check``:
-    what a backend has to say on a start that is new; pure, raises Invalid.
+    expired by ``now`` are declared so first: as many as a record holds, so ask ``silence``
+    before. A refusal is the draft's answer. ``check``: what a backend has to say on a start
+    that is new; pure, raises Invalid. The draft's ``rest``, if there is one, is decided next.
     """
     command_id = getattr(message, "command_id", "") or f"c-{token}"
     cause = cause_of(message, command_id if hasattr(message, "command_id") else "")

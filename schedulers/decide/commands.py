@@ -6,6 +6,8 @@ consequences. What may not: what happens when workers answer (``settle``).
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import Raw
 
@@ -29,7 +31,7 @@ from events.facts import (
     RunEnded,
     RunStopping,
 )
-from events.ids import MAX_INT, MAX_WORKERS_A_RUN
+from events.ids import MAX_INT, MAX_RECORD_BYTES, MAX_WORKERS_A_RUN
 from events.ledger import Ledger
 from events.messages import (
     Command,
@@ -56,6 +58,12 @@ from schedulers.decide.settle import (
 )
 from schedulers.decide.words import split_command
 from schedulers.placement import Plan, Wish, too_many_workers
+
+FACT_BYTES: Final = 200
+"""Of a fact on one worker, without the ids of others in it."""
+
+RUN_BYTES: Final = 20_000
+"""Of all else in the record of a start: why other nodes were passed over, the command."""
 
 KINDS: dict[type[Command], str] = {
     StartPipelineReq: "start",
@@ -178,9 +186,9 @@ def _room(
         refuse(draft, command_id, StaleRun(text, job_id=request.job_id, highest_run=highest))
         return None
     for run in ledger.runs_of(request.job_id):
-        live = [w for w in ledger.live_of(run.job_id, run.run_id) if ledger.answers(w)]
+        live = ledger.answering(run.job_id, run.run_id)
         if live or run.state is RunState.STARTING:
-            text = f"run {run.run_id} of job {run.job_id} has {len(live)} live workers: stop it"
+            text = f"run {run.run_id} of job {run.job_id} has {live} live workers: stop it"
             refuse(draft, command_id, RunActive(text, job_id=run.job_id, run_id=run.run_id))
             return None
     config = request.scheduler_config
@@ -199,7 +207,29 @@ def _room(
         text = f"{len(plan.shares)} workers, {MAX_WORKERS_A_RUN} are allowed a run"
         refuse(draft, command_id, TooLarge(text, limit=MAX_WORKERS_A_RUN, unit="workers"))
         return None
+    size = _size_of(draft, request, plan)
+    if size > MAX_RECORD_BYTES:
+        text = (
+            f"the log would need {size} bytes for this start, {MAX_RECORD_BYTES} are allowed: "
+            "store the program or the environment elsewhere and pass its address"
+        )
+        refuse(draft, command_id, TooLarge(text, limit=MAX_RECORD_BYTES, unit="bytes"))
+        return None
     return plan
+
+
+def _size_of(draft: Draft, request: StartPipelineReq, plan: Plan) -> int:
+    """Bytes that the record of a start has at the most."""
+    nodes = draft.ledger.nodes
+    new = sum(
+        FACT_BYTES
+        + len(request.job_id)
+        + len(share.node_id)
+        + len(nodes[share.node_id].incarnation)
+        for share in plan.shares
+    )
+    superseded = draft.ledger.live_count(request.job_id) * FACT_BYTES
+    return len(codec.encode(request)) + new + superseded + RUN_BYTES
 
 
 def _supersede(draft: Draft, job_id: str, run_id: int) -> None:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Final
 
+import msgspec
 from msgspec import Struct, field
 
+from events.entities import Node
 from events.errors import SlotbusError
 from events.facts import AnyFact, Record
+from events.ids import MAX_REASON
 from events.ledger import Ledger
 from events.messages import Stamp, StartPipelineReq
 from events.pulse import Pulse
-from schedulers.decide.messages import Effect, Reply
+from schedulers.decide.messages import Continue, Effect, Reply
+
+ENOUGH_BYTES: Final = 200_000
+"""Of facts, after which a decision begins nothing more that can be left to the next. What is
+one thing (a run of 1,000 workers that is rolled back) adds at most some 500 kB to that."""
+
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -47,6 +57,11 @@ class Rules(Struct, frozen=True, kw_only=True):
     remembered_jobs: int = 1_000
     remembered_runs: int = 5
     node_memory_s: float = 86_400.0
+
+    def theirs(self, node: Node) -> bool:
+        """Whether a node belongs to another scheduler over the same log: nobody here can
+        reach it."""
+        return (node.node_id if not node.watched else "") != self.local_node
 
     @property
     def expiry(self) -> timedelta:
@@ -83,13 +98,51 @@ class Draft:
         """The command whose outcome is the answer."""
         self.record: Record | None = None
         self._made = 0
+        self._bytes = 0
+        self._weighed = 0
+        self._left_nodes: dict[str, datetime] = {}
+        self._left_jobs: dict[str, None] = {}
+        self._old = False
+        self._more = False
 
     def emit(self, fact: AnyFact) -> None:
+        reason: str = getattr(fact, "reason", "")
+        if len(reason) > MAX_REASON:
+            fact = msgspec.structs.replace(fact, reason=reason[: MAX_REASON - 3] + "...")
         self.ledger.fold(fact, self.now, self.epoch)
         self.events.append(fact)
 
     def effect(self, effect: Effect) -> None:
         self.effects.append(effect)
+
+    def full(self) -> bool:
+        """Whether this decision has written enough: a record must fit into one message."""
+        for fact in self.events[self._weighed :]:
+            self._bytes += len(_ENCODER.encode(fact))
+        self._weighed = len(self.events)
+        return self._bytes > ENOUGH_BYTES
+
+    def leave(self, *job_ids: str) -> None:
+        """Leaves the consequences for jobs, or whatever is due by now anyway, to the decision
+        that follows this one."""
+        self._more = True
+        self._left_jobs.update(dict.fromkeys(job_ids))
+
+    def leave_node(self, node_id: str, last_seen: datetime) -> None:
+        """Leaves the workers of an expired node to the decision that follows."""
+        self._more = True
+        self._left_nodes[node_id] = last_seen
+
+    def leave_old(self) -> None:
+        """Leaves what is to be forgotten, to the decision that follows."""
+        self._more = self._old = True
+
+    @property
+    def rest(self) -> Continue | None:
+        """What is left, to be decided before anything else."""
+        if not self._more:
+            return None
+        return Continue(nodes=self._left_nodes, jobs=list(self._left_jobs), old=self._old)
 
     def fresh_worker_id(self) -> str:
         """Never used before: made of the message's token and a count."""

@@ -6,6 +6,7 @@ What may not: anything that carries an effect out.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -118,6 +119,16 @@ class Tick(Struct, frozen=True):
     """Time has come to look for expiries and deadlines."""
 
 
+class Continue(Struct, frozen=True):
+    """What one decision left over, since its record would have grown too large: workers of
+    expired ``nodes`` (and when these were heard last), consequences for ``jobs``, what is
+    ``old`` and to be forgotten, and whatever is due at this time."""
+
+    nodes: dict[str, datetime] = {}
+    jobs: list[str] = []
+    old: bool = False
+
+
 class Grace(Struct, frozen=True):
     """We could not have heard the nodes: each gets a new full term."""
 
@@ -139,7 +150,9 @@ Query: TypeAlias = (
     QueryWorkers | QueryJobs | QueryNodes | QueryJob | QueryNode | QueryWorker | QueryLeader
 )
 NodeTraffic: TypeAlias = RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
-Inbound: TypeAlias = Command | Query | NodeTraffic | Outcome | WorkerSeen | Tick | Grace | LedRead
+Inbound: TypeAlias = (
+    Command | Query | NodeTraffic | Outcome | WorkerSeen | Tick | Continue | Grace | LedRead
+)
 Reply: TypeAlias = (
     StartReply
     | StopReply

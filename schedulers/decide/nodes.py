@@ -14,6 +14,7 @@ from events.errors import DuplicateNode, Invalid, UnknownNode
 from events.facts import (
     LeaderStarted,
     NodeExpired,
+    NodeForgotten,
     NodeRegistered,
     NodeReturned,
     WorkerEnded,
@@ -38,12 +39,16 @@ from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
 from schedulers.launcher import WorkerSeen
 
+NODES_AT_ONCE: Final = 500
+"""That expire in one decision, at the most."""
+
 ASK_AGAIN: Final = timedelta(seconds=5)
 """An inventory asked for and not answered nor failed in this time is asked for again."""
 
 
 def led(draft: Draft, message: LedRead) -> None:
-    """This controller leads: every node gets a full term, and is asked what it runs."""
+    """This controller leads: every node gets a full term, and is asked what it runs. What
+    earlier leaders may have left over follows."""
     draft.emit(
         LeaderStarted(
             epoch=draft.epoch,
@@ -52,20 +57,33 @@ def led(draft: Draft, message: LedRead) -> None:
             version=message.version,
         )
     )
-    for node in draft.ledger.nodes.values():
-        if node.watched and not node.expired:
+    for node in list(draft.ledger.nodes.values()):
+        if draft.rules.theirs(node):
+            _let_go(draft, node)
+        elif node.watched and not node.expired:
             draft.pulse.heard(node.node_id, draft.now)
             ask(draft, node)
+        if node.expired and draft.ledger.live_by_node.get(node.node_id):
+            draft.leave_node(node.node_id, node.since - draft.rules.expiry)
+    unended = [job_id for job_id, job in draft.ledger.jobs.items() if not job.current.ended]
+    if unended:
+        draft.leave(*unended)
+
+
+def _let_go(draft: Draft, node: Node) -> None:
+    """The node of another scheduler, which led over this log before: its free slots are not
+    ours to give. Where workers may live there it has expired, until that scheduler leads
+    again; else it is forgotten."""
+    if not draft.ledger.live_by_node.get(node.node_id):
+        draft.emit(NodeForgotten(node_id=node.node_id))
+    elif not node.expired:
+        draft.emit(NodeExpired(node_id=node.node_id, last_seen=draft.now))
 
 
 def register(draft: Draft, request: RegisterNodeReq) -> None:
     """A node offers its slots. Raises DuplicateNode, and Invalid where the backend has no
     agents."""
-    if draft.rules.local_node not in ("", request.node_id):
-        raise Invalid(
-            "this controller's scheduler runs workers on its own machine and takes no nodes",
-            path="$.node_id",
-        )
+    _check_ours(draft, request.node_id)
     known = draft.ledger.nodes.get(request.node_id)
     _check_rival(draft, request, known)
     renewed = known is None or known.incarnation != request.incarnation
@@ -85,12 +103,21 @@ def register(draft: Draft, request: RegisterNodeReq) -> None:
         inventory = InventoryReply(
             incarnation=request.incarnation, seq=0, epoch=draft.epoch, workers=request.workers
         )
-        reconcile(draft, node, inventory)
+        if not reconcile(draft, node, inventory):
+            ask(draft, node, anew=True)
     else:
         ask(draft, node, anew=renewed)
     draft.answer = RegisterReply(
         epoch=draft.epoch, heartbeat_s=draft.rules.heartbeat_s, expiry_s=draft.rules.expiry_s
     )
+
+
+def _check_ours(draft: Draft, node_id: str) -> None:
+    if draft.rules.local_node not in ("", node_id):
+        raise Invalid(
+            "this controller's scheduler runs workers on its own machine and takes no nodes",
+            path="$.node_id",
+        )
 
 
 def _is_ours(draft: Draft, node: Node, request: RegisterNodeReq) -> bool:
@@ -164,7 +191,8 @@ def ask(draft: Draft, node: Node, *, anew: bool = False) -> None:
 
 
 def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:
-    """A sign of life. Raises UnknownNode (register again), DuplicateNode."""
+    """A sign of life. Raises UnknownNode (register again), DuplicateNode, Invalid."""
+    _check_ours(draft, request.node_id)
     node = draft.ledger.nodes.get(request.node_id)
     if node is None or node.incarnation != request.incarnation:
         if node is not None and request.incarnation in node.past:
@@ -281,14 +309,33 @@ def _how(exit_code: int | None, signal: int | None) -> str:
 
 def expire(draft: Draft) -> None:
     """Declares nodes silent for longer than the expiry expired, their workers lost."""
-    jobs: dict[str, None] = {}
-    for node_id in draft.pulse.expired(draft.now):
-        last_seen = draft.pulse.beats[node_id].last_seen
+    silent = {}
+    for node_id in draft.pulse.expired(draft.now, NODES_AT_ONCE):
+        silent[node_id] = last_seen = draft.pulse.beats[node_id].last_seen
         draft.pulse.forget(node_id)
         draft.emit(NodeExpired(node_id=node_id, last_seen=last_seen))
+    lose(draft, silent)
+    if draft.pulse.overdue(draft.now):
+        draft.leave()
+
+
+def lose(draft: Draft, silent: dict[str, datetime]) -> None:
+    """The workers of nodes that have expired, and were heard last at these times, are lost,
+    with all that follows from it."""
+    jobs: dict[str, None] = {}
+    for node_id, last_seen in silent.items():
+        node = draft.ledger.nodes.get(node_id)
+        if node is None or not node.expired:
+            continue
+        if draft.full():
+            draft.leave_node(node_id, last_seen)
+            continue
         for worker in draft.ledger.live_on(node_id):
             jobs[worker.job_id] = None
             if worker.state in (WorkerState.ASSIGNED, WorkerState.RUNNING):
+                if draft.full():
+                    draft.leave_node(node_id, last_seen)
+                    break
                 reason = f"node {node_id} silent since {last_seen:%H:%M:%S}"
                 draft.emit(WorkerLost(worker_id=worker.worker_id, reason=reason))
     for job_id in jobs:

@@ -6,7 +6,11 @@ retrying (that is the shell's).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from events.facts import (
+    AnyFact,
     CommandForgotten,
     JobForgotten,
     NodeForgotten,
@@ -24,8 +28,11 @@ from schedulers.decide.messages import (
     LaunchUncertain,
     StopAnswered,
 )
+from schedulers.decide.nodes import ask
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle, stop_worker
+
+IDS_A_FACT: Final = 500
 
 
 def launched(draft: Draft, outcome: Launched) -> None:
@@ -101,8 +108,8 @@ def inventory_taken(draft: Draft, outcome: InventoryTaken) -> None:
         )
         beat.asked_at = None
         beat.owed = beat.owed and outcome.inventory.epoch < draft.epoch
-    if not node.expired:
-        reconcile(draft, node, outcome.inventory)
+    if not node.expired and not reconcile(draft, node, outcome.inventory):
+        ask(draft, node, anew=True)
 
 
 def inventory_failed(draft: Draft, outcome: InventoryFailed) -> None:
@@ -116,23 +123,34 @@ def overdue(draft: Draft) -> None:
     """Settles every job with a deadline that has passed, and forgets what is old."""
     for job_id in sorted(job_id for job_id in draft.ledger.pending_of if job_id):
         settle(draft, job_id)
-    _forget(draft)
+    forget(draft)
 
 
-def _forget(draft: Draft) -> None:
+def forget(draft: Draft) -> None:
+    """Lets what is old leave the ledger, as much as the record has room for."""
+    for fact in _old(draft):
+        draft.emit(fact)
+        if draft.full():
+            draft.leave_old()
+            return
+
+
+def _old(draft: Draft) -> Iterator[AnyFact]:
     rules, ledger = draft.rules, draft.ledger
     done = [c.command_id for c in ledger.commands.values() if c.done]
     if len(done) > rules.remembered_commands:
-        draft.emit(CommandForgotten(command_ids=done[: len(done) - rules.remembered_commands]))
+        old = done[: len(done) - rules.remembered_commands]
+        for first in range(0, len(old), IDS_A_FACT):
+            yield CommandForgotten(command_ids=old[first : first + IDS_A_FACT])
     for job in list(ledger.jobs.values()):
         for run in job.runs[: -max(1, rules.remembered_runs)]:
-            if run.ended and not ledger.live_of(job.job_id, run.run_id):
-                draft.emit(RunForgotten(job_id=job.job_id, run_id=run.run_id))
-    over = [j for j in ledger.jobs.values() if j.current.ended and not ledger.live_of(j.job_id)]
+            if run.ended and not ledger.tally(job.job_id, run.run_id).live:
+                yield RunForgotten(job_id=job.job_id, run_id=run.run_id)
+    over = [j for j in ledger.jobs.values() if j.current.ended and not ledger.live_count(j.job_id)]
     over.sort(key=lambda job: (job.current.since, job.job_id))
     for job in over[: max(0, len(over) - rules.remembered_jobs)]:
-        draft.emit(JobForgotten(job_id=job.job_id))
+        yield JobForgotten(job_id=job.job_id)
     for node in list(ledger.nodes.values()):
-        old = (draft.now - node.since).total_seconds() > rules.node_memory_s
-        if node.expired and old and not ledger.live_on(node.node_id):
-            draft.emit(NodeForgotten(node_id=node.node_id))
+        gone_long = (draft.now - node.since).total_seconds() > rules.node_memory_s
+        if node.expired and gone_long and not ledger.live_on(node.node_id):
+            yield NodeForgotten(node_id=node.node_id)

@@ -5,9 +5,10 @@ What lives here: building replies. What may not: changing anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from events.entities import Job, Node, Run, Worker
@@ -17,6 +18,7 @@ from events.messages import (
     JobRow,
     JobsReply,
     LeaderReply,
+    Message,
     NodeDetailReply,
     NodeRow,
     NodesReply,
@@ -34,7 +36,13 @@ from events.messages import (
 )
 from schedulers.decide.draft import Draft
 
-T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+
+PAGE_BYTES: Final = 700_000
+"""Of rows in one page: a shorter one than was asked for, where rows are long."""
+
+TOLD_ORPHANS: Final = 1_000
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class Page(Struct, frozen=True):
@@ -44,10 +52,30 @@ class Page(Struct, frozen=True):
     next: str
 
 
+class Rows(Struct, Generic[R], frozen=True):
+    """The rows of one page, and the cursor of the next."""
+
+    rows: list[R]
+    next: str
+
+
 def page(keys: Iterable[str], cursor: str, limit: int) -> Page:
     """The keys after a cursor, in order; the cursor is the last key of the page before."""
     rest = sorted(key for key in keys if key > cursor)
     return Page(rest[:limit], rest[limit - 1] if len(rest) > limit else "")
+
+
+def fill(part: Page, row_of: Callable[[str], R]) -> Rows[R]:
+    """The rows of a page, as many as fit into an answer; at least one, if there is any."""
+    rows: list[R] = []
+    size = 0
+    for index, key in enumerate(part.keys):
+        row = row_of(key)
+        size += len(_ENCODER.encode(row))
+        if rows and size > PAGE_BYTES:
+            return Rows(rows, part.keys[index - 1])
+        rows.append(row)
+    return Rows(rows, part.next)
 
 
 def workers(draft: Draft, query: QueryWorkers) -> None:
@@ -64,23 +92,23 @@ def workers(draft: Draft, query: QueryWorkers) -> None:
         and query.run_id in (None, w.run_id)
         and query.node_id in (None, w.node_id)
     }
-    part = page(chosen, query.cursor, query.limit)
-    draft.answer = WorkersReply(workers=[worker_row(chosen[k]) for k in part.keys], next=part.next)
+    part = fill(page(chosen, query.cursor, query.limit), lambda key: worker_row(chosen[key]))
+    draft.answer = WorkersReply(workers=part.rows, next=part.next)
 
 
 def jobs(draft: Draft, query: QueryJobs) -> None:
     keys = draft.ledger.jobs if query.job_id is None else {query.job_id} & set(draft.ledger.jobs)
-    part = page(keys, query.cursor, query.limit)
-    rows = [_job_row(draft, draft.ledger.jobs[key]) for key in part.keys]
-    draft.answer = JobsReply(jobs=rows, next=part.next)
+    found = page(keys, query.cursor, query.limit)
+    part = fill(found, lambda key: _job_row(draft, draft.ledger.jobs[key]))
+    draft.answer = JobsReply(jobs=part.rows, next=part.next)
 
 
 def nodes(draft: Draft, query: QueryNodes) -> None:
     known = draft.ledger.nodes
     keys = known if query.node_id is None else {query.node_id} & set(known)
-    part = page(keys, query.cursor, query.limit)
-    rows = [_node_row(draft, known[key]) for key in part.keys]
-    draft.answer = NodesReply(nodes=rows, next=part.next)
+    found = page(keys, query.cursor, query.limit)
+    part = fill(found, lambda key: _node_row(draft, known[key]))
+    draft.answer = NodesReply(nodes=part.rows, next=part.next)
 
 
 def job(draft: Draft, query: QueryJob) -> None:
@@ -104,7 +132,7 @@ def job(draft: Draft, query: QueryJob) -> None:
         state=run.state,
         since=run.since,
         slots=run.slots,
-        workers=len(ledger.live_of(run.job_id, run.run_id)),
+        workers=ledger.tally(run.job_id, run.run_id).live,
         command_id=run.command_id,
         hash=run.hash,
         defined=ledger.defines(run),
@@ -135,7 +163,7 @@ def node(draft: Draft, query: QueryNode) -> None:
         watched=known.watched,
         cordon=known.cordon,
         past=known.past,
-        orphans=[worker_id for worker_id, node_id in orphans if node_id == known.node_id],
+        orphans=[w for w, node_id in orphans if node_id == known.node_id][:TOLD_ORPHANS],
     )
 
 
@@ -179,7 +207,7 @@ def _run_row(draft: Draft, run: Run) -> RunRow:
         run_id=run.run_id,
         state=run.state,
         slots=run.slots,
-        workers=len(draft.ledger.live_of(run.job_id, run.run_id)),
+        workers=draft.ledger.tally(run.job_id, run.run_id).live,
         since=run.since,
         reason=run.reason,
     )
@@ -210,7 +238,7 @@ def _job_row(draft: Draft, job: Job) -> JobRow:
         run_id=run.run_id,
         state=run.state,
         slots=run.slots,
-        workers=len(draft.ledger.live_of(job.job_id)),
+        workers=draft.ledger.live_count(job.job_id),
         since=run.since,
         reason=run.reason,
     )

@@ -20,13 +20,24 @@ ALIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
 HERE = (WorkerState.ASSIGNED, *ALIVE)
 
 
-def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
-    """Takes what a node says it runs; ignores what is of another epoch or incarnation."""
+def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> bool:
+    """Takes what a node says it runs; ignores what is of another epoch or incarnation. False
+    where the draft is full before all was taken: another inventory is needed."""
     if inventory.incarnation != node.incarnation or inventory.epoch != draft.epoch:
-        return
+        return True
     jobs: dict[str, None] = {}
+    whole = _take_rows(draft, node, inventory, jobs)
+    for job_id in jobs:
+        settle(draft, job_id)
+    return whole
+
+
+def _take_rows(draft: Draft, node: Node, inventory: InventoryReply, jobs: dict[str, None]) -> bool:
+    """``jobs`` gets those whose workers were looked at."""
     rows = {row.worker_id: row for row in inventory.workers}
     for worker in draft.ledger.live_on(node.node_id):
+        if draft.full():
+            return False
         row = rows.get(worker.worker_id)
         if row is None:
             _absent(draft, worker, inventory)
@@ -38,13 +49,14 @@ def reconcile(draft: Draft, node: Node, inventory: InventoryReply) -> None:
             _ended(draft, worker, row)
         jobs[worker.job_id] = None
     for row in inventory.workers:
+        if draft.full():
+            return False
         worker_known = draft.ledger.workers.get(row.worker_id)
         if row.state in HERE and (
             worker_known is None or worker_known.gone or worker_known.node_id != node.node_id
         ):
             _orphan(draft, node, row, worker_known)
-    for job_id in jobs:
-        settle(draft, job_id)
+    return True
 
 
 def _absent(draft: Draft, worker: Worker, inventory: InventoryReply) -> None:

@@ -6,6 +6,9 @@ the outcomes of start and stop. What may not: the first reading of a message.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Final
+
 import msgspec
 
 from events.entities import CommandEntry, Node, Run, Worker
@@ -39,9 +42,19 @@ from schedulers.placement import (
     too_many_workers,
 )
 
+NAMED_FAILURES: Final = 5
+"""Nodes in a sentence."""
+
+TOLD_NODES: Final = 100
+"""Nodes in an error's ``reasons``."""
+
 
 def settle(draft: Draft, job_id: str) -> None:
-    """Draws every consequence for the runs and the pending commands of a job."""
+    """Draws every consequence for the runs and the pending commands of a job; those for
+    which a full draft has no room, in the next decision."""
+    if draft.full():
+        draft.leave(job_id)
+        return
     for run in draft.ledger.runs_of(job_id):
         if run.state is RunState.STARTING:
             _settle_starting(draft, run)
@@ -51,6 +64,9 @@ def settle(draft: Draft, job_id: str) -> None:
             _settle_stopping(draft, run)
     for command in list(draft.ledger.pending_of.get(job_id, {}).values()):
         if command.kind == "stop":
+            if draft.full():
+                draft.leave(job_id)
+                return
             _settle_stop_command(draft, command)
 
 
@@ -84,7 +100,7 @@ def _all_usable(draft: Draft) -> bool:
 def _candidate(draft: Draft, node_id: str) -> Candidate:
     node = draft.ledger.nodes[node_id]
     blocked = ""
-    if not node.watched and node_id != draft.rules.local_node:
+    if draft.rules.theirs(node):
         blocked = "belongs to another scheduler"
     elif node.watched and _epoch_seen(draft, node) < draft.epoch:
         blocked = "not heard from under this leader yet"
@@ -222,22 +238,23 @@ def fail_start(draft: Draft, run: Run, reason: str) -> None:
 
 
 def _settle_starting(draft: Draft, run: Run) -> None:
-    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
-    silent = [w for w in workers if not w.gone and not draft.ledger.answers(w)]
-    if silent:
-        fail_start(draft, run, f"node {silent[0].node_id} fell silent before all had started")
+    tally = draft.ledger.tally(run.job_id, run.run_id)
+    if tally.silent:
+        live = draft.ledger.live_of(run.job_id, run.run_id)
+        node_id = next(w.node_id for w in live if not draft.ledger.answers(w))
+        fail_start(draft, run, f"node {node_id} fell silent before all had started")
         return
     if draft.now >= run.deadline:
-        late = sorted({w.node_id for w in workers if not w.gone and not w.launched})
-        where = f", waiting for {', '.join(late)}" if late else ""
+        live = draft.ledger.live_of(run.job_id, run.run_id)
+        late = {w.node_id for w in live if not w.launched}
+        where = f", waiting for {some_of(late)}" if late else ""
         fail_start(draft, run, f"not all workers were launched in time{where}")
         return
-    missing = run.slots - sum(w.slots for w in workers if w.serves)
+    missing = run.slots - tally.serving
     # A worker that may run has a successor only once it is known not to.
-    leaving = sum(w.slots for w in workers if w.unwanted and not w.gone)
-    if missing > leaving:
-        _try_elsewhere(draft, run, missing - leaving)
-    elif missing == 0 and all(w.launched for w in workers if w.serves):
+    if missing > tally.leaving:
+        _try_elsewhere(draft, run, missing - tally.leaving)
+    elif missing == 0 and not tally.waiting:
         draft.emit(RunRunning(job_id=run.job_id, run_id=run.run_id))
         if run.command_id in draft.ledger.pending:
             succeed(draft, run.command_id, start_reply(draft.ledger, run))
@@ -255,16 +272,23 @@ def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
     plan = plan_for(draft, wish)
     if plan.missing:
         fail_start(draft, run, f"{plan.missing} slots could not be launched on any node")
-    elif too_many_workers(plan, beside=len(draft.ledger.live_of(run.job_id, run.run_id))):
+    elif too_many_workers(plan, beside=draft.ledger.tally(run.job_id, run.run_id).live):
         fail_start(draft, run, f"it would need more than {MAX_WORKERS_A_RUN} workers")
     else:
         put_workers(draft, run, plan)
 
 
+def some_of(node_ids: Collection[str]) -> str:
+    """The first few by id, and how many more."""
+    named = ", ".join(sorted(node_ids)[:NAMED_FAILURES])
+    more = len(node_ids) - NAMED_FAILURES
+    return f"{named} and {more} more" if more > 0 else named
+
+
 def _settle_running(draft: Draft, run: Run) -> None:
-    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
-    if any(not w.gone for w in workers):
+    if draft.ledger.tally(run.job_id, run.run_id).live:
         return
+    workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
     bad = [w for w in workers if w.serves and w.state is not WorkerState.FINISHED]
     state = RunState.FAILED if bad else RunState.FINISHED
     reason = f"worker {bad[0].worker_id}: {bad[0].reason}" if bad else ""
@@ -272,37 +296,39 @@ def _settle_running(draft: Draft, run: Run) -> None:
 
 
 def _settle_stopping(draft: Draft, run: Run) -> None:
-    live = draft.ledger.live_of(run.job_id, run.run_id)
     start = draft.ledger.pending.get(run.command_id)
     overdue = bool(start and start.deadline and draft.now >= start.deadline)
-    if any(draft.ledger.answers(w) for w in live) and not overdue:
+    if draft.ledger.answering(run.job_id, run.run_id) and not overdue:
         return
     state = RunState.FAILED if run.rollback else RunState.STOPPED
     draft.emit(RunEnded(job_id=run.job_id, run_id=run.run_id, state=state, reason=run.reason))
     if start:
+        live = draft.ledger.live_of(run.job_id, run.run_id)
         refuse(draft, run.command_id, _start_error(run, live))
 
 
 def _start_error(run: Run, live: list[Worker]) -> StartFailed:
     reason = run.reason if run.rollback else f"it was stopped while it started: {run.reason}"
-    told = "".join(f"; {node}: {why}" for node, why in sorted(run.failures.items()))
+    reasons = dict(sorted(run.failures.items())[:TOLD_NODES])
+    told = "".join(f"; {node}: {why}" for node, why in list(reasons.items())[:NAMED_FAILURES])
+    more = len(run.failures) - NAMED_FAILURES
+    others = f"; and {more} more nodes" if more > 0 else ""
     return StartFailed(
-        f"job {run.job_id} run {run.run_id} did not start: {reason}{told}",
+        f"job {run.job_id} run {run.run_id} did not start: {reason}{told}{others}",
         job_id=run.job_id,
         run_id=run.run_id,
-        reasons=dict(sorted(run.failures.items())),
+        reasons=reasons,
         unconfirmed=[w.worker_id for w in live],
     )
 
 
 def _settle_stop_command(draft: Draft, command: CommandEntry) -> None:
     ledger = draft.ledger
-    targets = [ledger.workers[w] for w in command.workers if w in ledger.workers]
-    live = [w for w in targets if not w.gone]
+    unended = ledger.unended[command.command_id]
     overdue = command.deadline is not None and draft.now >= command.deadline
-    if any(ledger.answers(w) for w in live) and not overdue:
+    if not overdue and any(ledger.answers(ledger.workers[w]) for w in unended):
         return
-    unconfirmed = [w.worker_id for w in live]
+    unconfirmed = list(unended)
     stopped = [w for w in command.workers if w not in set(unconfirmed)]
     reply = StopReply(
         command_id=command.command_id,

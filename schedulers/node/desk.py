@@ -17,7 +17,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from events.codec import encode
-from events.errors import Internal, Invalid, Overloaded, SlotbusError
+from events.errors import Internal, Invalid, Overloaded, SlotbusError, TooLarge
 from schedulers.node.orders import Orders
 from schedulers.node.stats import AgentStats
 
@@ -99,6 +99,8 @@ class Desk:
         except nats.errors.MaxPayloadError:
             self._stats.faults += 1
             _log.error("answer too large for NATS", subject=message.subject, bytes=len(body))
+            text = f"the answer has {len(body)} bytes, which NATS does not carry"
+            await self._answer(message, encode(TooLarge(text, unit="bytes").body()))
         except (nats.errors.Error, OSError) as error:
             _log.debug("answer not sent", subject=message.subject, cause=repr(error))
 

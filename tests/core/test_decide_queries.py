@@ -117,9 +117,9 @@ def test_jobs_show_their_current_run(story: Story) -> None:
 def test_nodes_show_slots_and_when_they_were_heard(story: Story) -> None:
     story.tell(register("n1", 4, labels={"zone": "a"}))
     story.tell(start("j", 3))
+    story.tell(beat("n1"), at=4)
     story.rules = Rules(local_node="local")
     story.tell(register("local", 2, incarnation="l"))
-    story.tell(beat("n1"), at=4)
     story.now = DAWN.replace(second=6, microsecond=500_000)
     rows = {row.node_id: row for row in nodes(story).nodes}
     one = rows["n1"]

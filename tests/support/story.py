@@ -80,10 +80,21 @@ class Story:
     def tell(
         self, message: Inbound, *, after: float = 0.0, at: float | None = None, token: str = ""
     ) -> Draft:
-        """Decides on a message that comes ``after`` seconds, or ``at`` seconds after DAWN."""
+        """Decides on a message that comes ``after`` seconds, or ``at`` seconds after DAWN;
+        what that leaves over is decided, too, and told with it."""
         self.now += timedelta(seconds=after)
         if at is not None:
             self.now = DAWN + timedelta(seconds=at)
+        draft = self._decide(message, token)
+        rest = draft.rest
+        while rest is not None:
+            more = self._decide(rest, "")
+            draft.events = draft.events + more.events
+            draft.effects = draft.effects + more.effects
+            rest = more.rest
+        return draft
+
+    def _decide(self, message: Inbound, token: str) -> Draft:
         self._tokens += 1
         draft = decide(
             self.ledger,

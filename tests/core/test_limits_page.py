@@ -1,0 +1,51 @@
+"""The table of limits in docs/operating.md says what the code keeps to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.config import LOG_MAX_BYTES
+from controller.outbox import QUEUE_LIMIT as ANSWERS
+from controller.services import MAX_OPEN
+from events import ids
+from schedulers.decide import Rules
+from schedulers.decide.queries import PAGE_BYTES
+from schedulers.loop import QUEUE_LIMIT
+from schedulers.node.desk import MAX_ORDERS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
+RULES = Rules()
+LIMITS: dict[str, int] = {
+    "workers of a run": ids.MAX_WORKERS_A_RUN,
+    "a program": ids.MAX_PROGRAM_BYTES,
+    "levels of lists and objects in a program": ids.MAX_PROGRAM_DEPTH,
+    "a program in the environment": ids.MAX_INLINE_PROGRAM_BYTES,
+    "`env_vars` of a job": ids.MAX_ENV_BYTES,
+    "labels of a node, or a selector": ids.MAX_LABELS_BYTES,
+    "changes to pods (`scheduler_config.kubernetes`)": ids.MAX_POD_OPTIONS_BYTES,
+    "`addr`, `machine_id`, `version` of a node, each": ids.MAX_NODE_TEXT,
+    "a start with all its workers, in the log": ids.MAX_RECORD_BYTES,
+    "a reason in the log": ids.MAX_REASON,
+    "messages that wait for the leader's engine": QUEUE_LIMIT,
+    "commands and queries without an answer yet": MAX_OPEN,
+    "answers that wait to be sent": ANSWERS,
+    "orders under way on an agent": MAX_ORDERS,
+    "commands that are remembered": RULES.remembered_commands,
+    "ended jobs that are remembered": RULES.remembered_jobs,
+    "runs of a job that are remembered": RULES.remembered_runs,
+    "the event log": LOG_MAX_BYTES,
+    "rows of a page": PAGE_BYTES,
+}
+
+
+def rows() -> dict[str, str]:
+    """What is limited, and the limit as the page has it."""
+    lines = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return {cells[1].strip(): cells[2].strip() for cells in lines if len(cells) >= 5}
+
+
+@pytest.mark.parametrize("what", LIMITS)
+def test_a_stated_limit_is_the_one_that_is_kept(what: str) -> None:
+    assert f"{LIMITS[what]:,}" in rows()[what]
