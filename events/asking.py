@@ -179,9 +179,9 @@ class Asker:
             await asyncio.sleep(pause)
 
     async def ask_once(self, subject: str, body: bytes, timeout_s: float) -> bytes:
-        """The body of the answer to a request of any kind, asked once.
+        """The body of the answer to a request of any kind, asked once, whatever it says.
 
-        Raises the error that it holds, and NobodyThere, NoAnswer, LinkDown, Denied.
+        Raises NobodyThere, NoAnswer, LinkDown, Denied.
         """
         asking = request(self.nc, subject, body, timeout_s)
         try:
@@ -194,9 +194,6 @@ class Asker:
             ) from error
         except nats.errors.Error as error:
             raise link_error(error) from error
-        refusal = _refusal(reply)
-        if refusal is not None:
-            raise refusal
         return reply.data
 
     async def _attempt(self, question: _Question) -> bytes:

@@ -274,8 +274,8 @@ class SlotbusClient:
         return await self._asker.ask(query)
 
     async def ask(self, subject: str, body: bytes = b"", timeout_s: float = 2.0) -> bytes:
-        """The answer to a request of your own, asked once. Raises NobodyThere, NoAnswer,
-        Denied, LinkDown, and the error that the answer holds."""
+        """The answer to a request of your own, asked once, whatever it says. Raises
+        NobodyThere, NoAnswer, Denied, LinkDown."""
         return await self._asker.ask_once(subject, body, timeout_s)
 
     async def unless_denied(self, work: Coroutine[Any, Any, T], *subjects: str) -> T:

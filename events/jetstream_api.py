@@ -50,6 +50,9 @@ _LIMITS: Final = {
 }
 """What a refusal on account of a limit means here, by JetStream's err_code."""
 
+_NEVER: Final = frozenset({10039, 10076})
+"""Unavailable, and not only for the moment: JetStream is not enabled."""
+
 T = TypeVar("T")
 
 
@@ -260,7 +263,7 @@ class JetStreamApi:
                 refused = _decode(reply.data, _Reply).error
                 if refused is None:
                     return reply.data
-                if refused.code != UNAVAILABLE:
+                if refused.code != UNAVAILABLE or refused.err_code in _NEVER:
                     raise ApiRefused(what, refused)
                 cause = refused.description
             if deadline.left_s <= 0:

@@ -126,10 +126,9 @@ async def clocks(bus: SlotbusClient) -> list[Finding]:
         began = datetime.now(UTC)
         try:
             body = await bus.ask(bus.subjects.agent(row.node_id, "about"), b"{}", timeout_s=ASK_S)
+            apart[f"node {row.node_id}"] = _apart(decode(body, AgentAboutReply).now, began)
         except SlotbusError:
             silent.append(row.node_id)
-            continue
-        apart[f"node {row.node_id}"] = _apart(decode(body, AgentAboutReply).now, began)
     return _told(apart, silent)
 
 

@@ -81,7 +81,7 @@ async def jetstream(bus: SlotbusClient) -> list[Finding]:
                 advice="raise the account's limit, or remove streams that are not needed",
             )
         )
-    findings.append(await _sync(bus))
+    findings.append(await sync_interval(bus))
     return findings
 
 
@@ -98,7 +98,7 @@ class _Jsz(Struct, frozen=True):
     data: _JszData = _JszData()
 
 
-async def _sync(bus: SlotbusClient) -> Finding:
+async def sync_interval(bus: SlotbusClient) -> Finding:
     """How soon the server brings what it acknowledged to the disk; only a user of the system
     account sees it."""
     what = "sync_interval"
