@@ -36,7 +36,7 @@ from events.connection import ConnectionFailed, Hooks, connect
 from events.errors import Invalid, SlotbusError
 from events.log import LogUnreadable
 from events.subjects import Subjects
-from schedulers.node.backoff import Backoff
+from schedulers.backoff import Backoff
 
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.1, 3.0
 """Between two attempts to connect or to lead."""

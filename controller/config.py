@@ -20,6 +20,7 @@ from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import DEFAULT_EXPIRY_S, DEFAULT_HEARTBEAT_S, ENV_NAME_RE, Capacity, Id
 from events.settings import (
+    DEFAULT_SERVER,
     ConnectTimeout,
     Context,
     CredsFile,
@@ -46,7 +47,6 @@ from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.kubernetes.reading import read_config
 from schedulers.masking import DEFAULT_RULES, Mask
 
-DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_HTTP: Final = "127.0.0.1:9622"
 HTTP_OFF: Final = "off"
 LOG_MAX_BYTES: Final = 1024**3

@@ -30,8 +30,8 @@ from events.jetstream import JetStreamLog
 from events.messages import QueryNodes
 from events.projection import EventProjection
 from events.subjects import Subjects
+from schedulers.backoff import Backoff
 from schedulers.engine import Engine, EngineSettings
-from schedulers.node.backoff import Backoff
 from schedulers.process import ProcessLauncher
 
 PROJECTION_GRACE_S: Final = 2.0

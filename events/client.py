@@ -60,11 +60,11 @@ from events.messages import (
     WorkerRow,
     WorkersReply,
 )
+from events.settings import DEFAULT_SERVER
 from events.states import RUN_ENDED
 from events.subjects import Subjects
 from events.tailing import LogReader, LogSource
 
-DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 DEFAULT_TAIL_BYTES: Final = 64 * 1024
 _LOG_PATIENCE: Final = Patience(absent_s=1.0, query_s=2.0)
 """Live output must not wait for long while a leader is away."""

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from events.errors import Invalid
+from events.settings import DEFAULT_SERVER
 
-DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 """What the nats command line takes where a context names no server."""
 
 _MEANT: Final = {
@@ -124,7 +124,7 @@ def read_context(name: str, environ: Mapping[str, str]) -> NatsContext:
                 f"context {name}: its field {field} is not supported: {reason}", path="context"
             )
     settings = {ours: getattr(found, theirs) for theirs, ours in _MEANT.items()}
-    settings["server"] = found.url or DEFAULT_URL
+    settings["server"] = found.url or DEFAULT_SERVER
     settings["creds_file"] = found.creds or _creds_of(name, found)
     return NatsContext(name, path, {key: value for key, value in settings.items() if value})
 

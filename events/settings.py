@@ -6,9 +6,12 @@ one program alone, and reading any of them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+"""Where NATS is by itself."""
 
 PositiveSeconds = Annotated[float, Meta(gt=0, le=86_400)]
 

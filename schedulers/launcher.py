@@ -15,6 +15,7 @@ from events.errors import SlotbusError
 from events.messages import (
     AgentStopReply,
     InventoryReply,
+    InventoryRow,
     KubernetesOptions,
     Stamp,
     WorkerFinishedReq,
@@ -104,6 +105,21 @@ class Unreachable(SlotbusError):
     code = "timeout"
     status = 503
     retriable = True
+
+
+def report_of(row: InventoryRow, node_id: str) -> WorkerFinishedReq:
+    """The end of a worker, as its node's inventory has it, as the report of it."""
+    return WorkerFinishedReq(
+        node_id=node_id,
+        worker_id=row.worker_id,
+        job_id=row.job_id,
+        run_id=row.run_id,
+        slots=row.slots,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        reason=row.reason,
+        state=row.state,
+    )
 
 
 class Launcher(Protocol):

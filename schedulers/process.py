@@ -26,7 +26,6 @@ from events.log import EventLog, MemoryLog
 from events.messages import (
     AgentStopReply,
     InventoryReply,
-    InventoryRow,
     WorkerFinishedReq,
 )
 from schedulers.decide import Rules
@@ -40,6 +39,7 @@ from schedulers.launcher import (
     LaunchRefused,
     StopOrder,
     Unreachable,
+    report_of,
 )
 from schedulers.supervisor.api import SpawnRefused, Supervisor, SupervisorGone, WorkerSpec
 from schedulers.supervisor.core import LocalSupervisor
@@ -151,7 +151,7 @@ class ProcessLauncher:
                 supervisor = await self.supervisor()
                 async for row in supervisor.reports():
                     pause_s = RECONNECT_S
-                    yield _finished(row)
+                    yield report_of(row, LOCAL_NODE)
             except (SlotbusError, OSError) as error:
                 logger.warning("no supervisor", cause=str(error))
             self._drop(supervisor)
@@ -241,20 +241,6 @@ async def _let_go(supervisor: Supervisor) -> None:
         await supervisor.close()
     except (SlotbusError, OSError) as error:
         logger.debug("supervisor not closed", cause=str(error))
-
-
-def _finished(row: InventoryRow) -> WorkerFinishedReq:
-    return WorkerFinishedReq(
-        node_id=LOCAL_NODE,
-        worker_id=row.worker_id,
-        job_id=row.job_id,
-        run_id=row.run_id,
-        slots=row.slots,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        reason=row.reason,
-        state=row.state,
-    )
 
 
 def process_backend(

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from events.messages import AgentStopReply, InventoryReply, InventoryRow, WorkerFinishedReq
 from events.states import WorkerState
-from schedulers.launcher import Assignment, Fenced, LaunchAck, LaunchRefused
+from schedulers.launcher import Assignment, Fenced, LaunchAck, LaunchRefused, report_of
 
 TOMBSTONES: Final = 100_000
 """How many ids that may never start (again) are kept; an order that is older than so many
@@ -118,7 +118,7 @@ class Tracking:
             signal=signal,
             reason=reason,
         )
-        self._ends.append(_report(known))
+        self._ends.append(report_of(known.row, known.node_id))
         self._news.set()
 
     def is_live(self, worker_id: str) -> bool:
@@ -156,18 +156,3 @@ class Tracking:
         """No more reports."""
         self._closed = True
         self._news.set()
-
-
-def _report(known: _Tracked) -> WorkerFinishedReq:
-    row = known.row
-    return WorkerFinishedReq(
-        node_id=known.node_id,
-        worker_id=row.worker_id,
-        job_id=row.job_id,
-        run_id=row.run_id,
-        slots=row.slots,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        reason=row.reason,
-        state=row.state,
-    )

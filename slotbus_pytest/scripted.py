@@ -32,6 +32,7 @@ from schedulers.launcher import (
     LaunchRefused,
     StopOrder,
     Unreachable,
+    report_of,
 )
 
 LIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
@@ -215,17 +216,7 @@ class ScriptedNode:
             del self.table[worker_id]
 
     def report(self, row: InventoryRow) -> WorkerFinishedReq:
-        return WorkerFinishedReq(
-            node_id=self.node_id,
-            worker_id=row.worker_id,
-            job_id=row.job_id,
-            run_id=row.run_id,
-            slots=row.slots,
-            exit_code=row.exit_code,
-            signal=row.signal,
-            reason=row.reason,
-            state=row.state,
-        )
+        return report_of(row, self.node_id)
 
 
 class ScriptedLauncher:

@@ -16,11 +16,12 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, structs
 
-from controller.config import DEFAULT_SERVER, ControllerConfig, access_of
+from controller.config import ControllerConfig, access_of
 from controller.loading import Setting, load
 from events.asking import Patience
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.settings import (
+    DEFAULT_SERVER,
     ConnectTimeout,
     Context,
     CredsFile,

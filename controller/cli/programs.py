@@ -63,9 +63,10 @@ def up(
     from controller.cli.finding import settings_of_others
     from controller.cli.output import write
     from controller.cli.running import as_usage, reported, run_program
-    from controller.config import DEFAULT_SERVER, ControllerConfig, load_controller
+    from controller.config import ControllerConfig, load_controller
     from controller.logs import setup_logging
     from controller.up import UpConfig, run_up
+    from events.settings import DEFAULT_SERVER
 
     flags: dict[str, object] = {
         **nats.settings(),

@@ -12,9 +12,9 @@ from typing import Final, NoReturn
 
 import structlog
 
+from schedulers.backoff import Backoff
 from schedulers.kubernetes.client import ApiRefused, ApiUnreachable
 from schedulers.kubernetes.config import KubernetesConfig
-from schedulers.kubernetes.pacing import Backoff
 from schedulers.kubernetes.phases import Asked
 from schedulers.kubernetes.view import PodView, Tracked
 

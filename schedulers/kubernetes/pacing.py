@@ -1,6 +1,6 @@
 """How hard the API server is pressed: requests a second, at once, and not before it said so.
 
-What lives here: ``Pacer`` and back-off. What may not: the requests.
+What lives here: ``Pacer``. What may not: the requests.
 """
 
 from __future__ import annotations
@@ -42,21 +42,3 @@ class Pacer:
         at = asyncio.get_running_loop().time() + min(seconds, MOST_HOLD_OFF_S)
         # Not all at the same moment.
         self._not_before = max(self._not_before, at + random.uniform(0, 0.1 * seconds))
-
-
-class Backoff:
-    """Waits from ``first_s`` seconds, doubling to ``most_s``, each shortened by up to half."""
-
-    def __init__(self, first_s: float, most_s: float) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._next_s = first_s
-
-    def next(self) -> float:
-        """Seconds to wait before the next attempt."""
-        wait_s, self._next_s = self._next_s, min(self._most_s, 2 * self._next_s)
-        return wait_s * random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        """An attempt succeeded."""
-        self._next_s = self._first_s

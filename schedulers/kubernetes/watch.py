@@ -19,6 +19,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from schedulers.backoff import Backoff
 from schedulers.kubernetes.client import (
     GONE,
     ApiRefused,
@@ -32,7 +33,6 @@ from schedulers.kubernetes.client import (
     pod_of,
 )
 from schedulers.kubernetes.identity import Selector
-from schedulers.kubernetes.pacing import Backoff
 from schedulers.kubernetes.pods import Pod
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 15.0

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,6 +19,7 @@ from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import ID_RE, Capacity
 from events.settings import (
+    DEFAULT_SERVER,
     ConnectTimeout,
     Context,
     CredsFile,
@@ -41,8 +42,6 @@ from events.settings import (
     WorkerCommand,
 )
 from events.subjects import Subjects
-
-DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
 
 
 class AgentConfig(Struct, kw_only=True, frozen=True):

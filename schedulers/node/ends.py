@@ -13,9 +13,10 @@ import structlog
 
 from events.codec import encode
 from events.errors import SlotbusError, UnknownNode
-from events.messages import FinishedReply, InventoryRow, WorkerFinishedReq
+from events.messages import FinishedReply, InventoryRow
 from events.subjects import Subjects
-from schedulers.node.backoff import Backoff
+from schedulers.backoff import Backoff
+from schedulers.launcher import report_of
 from schedulers.node.identity import Identity
 from schedulers.node.keeper import Keeper
 from schedulers.node.link import Link, NotConnected, Unanswered
@@ -125,17 +126,7 @@ class EndReporter:
     async def _report(self, row: InventoryRow) -> None:
         """Raises SlotbusError unless a leader of the present has it in its log."""
         await self._accepted.wait()
-        report = WorkerFinishedReq(
-            node_id=self._identity.node_id,
-            worker_id=row.worker_id,
-            job_id=row.job_id,
-            run_id=row.run_id,
-            slots=row.slots,
-            exit_code=row.exit_code,
-            signal=row.signal,
-            reason=row.reason,
-            state=row.state,
-        )
+        report = report_of(row, self._identity.node_id)
         async with self._slots:
             body = await self._link.ask(self._subject, encode(report), REQUEST_TIMEOUT_S)
         reply = read_answer(body, FinishedReply)

@@ -16,7 +16,7 @@ import structlog
 
 from events.errors import SlotbusError
 from events.messages import AgentStopReply, InventoryRow
-from schedulers.node.backoff import Backoff
+from schedulers.backoff import Backoff
 from schedulers.node.roster import Roster
 from schedulers.node.stats import AgentStats
 from schedulers.supervisor.api import (

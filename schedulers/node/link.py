@@ -19,7 +19,7 @@ from nats.aio.subscription import Subscription
 
 from events.connection import Access, ConnectionFailed, Hooks, connect, request
 from events.errors import SlotbusError
-from schedulers.node.backoff import Backoff
+from schedulers.backoff import Backoff
 from schedulers.node.stats import AgentStats
 
 RETRY_FIRST_S: Final = 0.2

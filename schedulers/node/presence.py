@@ -23,7 +23,7 @@ from events.ids import DEFAULT_HEARTBEAT_S
 from events.messages import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq, RegisterReply
 from events.pulse import live_digest
 from events.subjects import Subjects
-from schedulers.node.backoff import Backoff
+from schedulers.backoff import Backoff
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import Identity
 from schedulers.node.keeper import Keeper

@@ -20,8 +20,8 @@ from controller.cli.finding import (
     settings_of_others,
 )
 from controller.cli.main import app
-from controller.config import DEFAULT_SERVER
 from events.errors import Invalid
+from events.settings import DEFAULT_SERVER
 
 COMMANDS = (
     "up", "controller", "agent", "start", "stop", "workers", "jobs", "nodes", "cordon",

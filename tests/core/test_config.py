@@ -12,7 +12,6 @@ import pytest
 import structlog
 
 from controller.config import (
-    DEFAULT_SERVER,
     ControllerConfig,
     access_of,
     default_state_dir,
@@ -23,6 +22,7 @@ from controller.config import (
 from controller.loading import load
 from controller.logs import setup_logging
 from events.errors import Invalid
+from events.settings import DEFAULT_SERVER
 
 
 class Small(msgspec.Struct, kw_only=True, frozen=True):

@@ -1,4 +1,7 @@
-"""Waits between attempts: growing, and never the same for two agents."""
+"""Waits between attempts: growing, and never the same for two who wait.
+
+What lives here: ``Backoff``. What may not: sleeping.
+"""
 
 from __future__ import annotations
 
