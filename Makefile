@@ -42,11 +42,12 @@ check: static
 
 # One deployment serves all of tests/compose, so they run one after the other. They need a
 # Docker engine: without one they say what was left out, and fail where CI is set. The same
-# holds for a kube-apiserver, which is built once, beside the tests that can do without.
+# holds for the nats command line and a kube-apiserver, which are built once, beside the tests
+# that can do without.
 # Real processes against deadlines on a busy machine: what fails beside the others has to pass
 # by itself, and both results are shown.
 test: $(STAMP)
-	.ci/kubernetes-binaries beside $(BIN)/pytest -q -n $(JOBS) --dist worksteal --ignore=tests/compose \
+	.ci/go-binaries beside $(BIN)/pytest -q -n $(JOBS) --dist worksteal --ignore=tests/compose \
 	|| { echo 'once more, alone: what failed beside the others'; \
 	$(BIN)/pytest -q --last-failed --last-failed-no-failures none --ignore=tests/compose; }
 	$(BIN)/pytest -q tests/compose

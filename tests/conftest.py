@@ -4,6 +4,11 @@ import asyncio
 
 from tests.support.agents import agent_config, node_leader
 from tests.support.auditing import laws
+from tests.support.binaries.fixtures import (
+    nats_cli,
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+)
 from tests.support.kube.fixtures import (
     fault_proxy,
     kube,
@@ -12,8 +17,6 @@ from tests.support.kube.fixtures import (
     kube_server,
     kubelet,
     own_kube_server,
-    pytest_collection_modifyitems,
-    pytest_terminal_summary,
 )
 from tests.support.nats import nats_server, nc, own_nats_server, subjects
 from tests.support.supervision import home, local_home, process_home
@@ -29,6 +32,7 @@ __all__ = [
     "kubelet",
     "laws",
     "local_home",
+    "nats_cli",
     "nats_server",
     "nc",
     "node_leader",
