@@ -48,6 +48,7 @@ class Accounts:
         self.done: set[str] = set()
         self.run_by_command: dict[str, tuple[str, int]] = {}
         self.run_slots: dict[tuple[str, int], int] = {}
+        self._command_of: dict[tuple[str, int], str] = {}
         self.touched_nodes: set[str] = set()
         self.touched_jobs: set[str] = set()
         self._registered: dict[str, int] = {}
@@ -105,6 +106,11 @@ class Accounts:
             case f.RunCreated():
                 self.run_by_command[fact.command_id] = (fact.job_id, fact.run_id)
                 self.run_slots[fact.job_id, fact.run_id] = fact.slots
+                self._command_of[fact.job_id, fact.run_id] = fact.command_id
+            case f.RunPlaced():
+                command_id = self._command_of.pop((fact.job_id, fact.run_id), "")
+                if fact.due is not None and command_id in self.pending:
+                    self.pending[command_id] = fact.due
             case f.RunForgotten():
                 self._forget(fact.job_id, fact.run_id)
             case f.JobForgotten():
@@ -189,6 +195,7 @@ class Accounts:
 
     def _forget(self, job_id: str, run_id: int) -> None:
         self.run_slots.pop((job_id, run_id), None)
+        self._command_of.pop((job_id, run_id), None)
         workers = self._by_job.get(job_id, {})
         for worker in [w for w in workers.values() if w.run_id == run_id]:
             del workers[worker.worker_id], self.workers[worker.worker_id]

@@ -41,8 +41,10 @@ from events.messages import (
     QueryLeader,
     QueryNode,
     QueryNodes,
+    QueryShortage,
     QueryWorker,
     QueryWorkers,
+    ShortageReply,
     StartPipelineReq,
     StartReply,
     StopReply,
@@ -53,7 +55,7 @@ from events.messages import (
 )
 from events.subjects import Subjects
 
-PagedQuery: TypeAlias = QueryWorkers | QueryJobs | QueryNodes
+PagedQuery: TypeAlias = QueryWorkers | QueryJobs | QueryNodes | QueryShortage
 Query: TypeAlias = PagedQuery | QueryJob | QueryNode | QueryWorker | QueryLeader
 Request: TypeAlias = Command | Query
 
@@ -137,6 +139,7 @@ ROUTES: Final[dict[type[Message], Route]] = {
     QueryNode: Route("query", "node", NodeDetailReply),
     QueryWorker: Route("query", "worker", WorkerReply),
     QueryLeader: Route("query", "leader", LeaderReply),
+    QueryShortage: Route("query", "shortage", ShortageReply),
 }
 
 

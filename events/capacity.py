@@ -40,6 +40,9 @@ class Capacity:
         self._states: dict[str, NodeState] = {}
         """Where each other node stands in ``_shut``."""
         self._free = 0
+        self._slots: dict[str, int] = {}
+        """What each ready node has registered."""
+        self._registered = 0
 
     def changed(self, node_id: str) -> None:
         """Cheap; to be called for a node that is new or gone, too."""
@@ -50,6 +53,12 @@ class Capacity:
         """Free slots of all ready nodes."""
         self._settle()
         return self._free
+
+    @property
+    def registered(self) -> int:
+        """Slots of all ready nodes, free or not."""
+        self._settle()
+        return self._registered
 
     @property
     def present(self) -> int:
@@ -102,15 +111,18 @@ class Capacity:
 
     def _rebuild(self) -> None:
         ranks: dict[str, Rank] = {}
+        slots: dict[str, int] = {}
         shut: dict[NodeState, list[str]] = {}
         states: dict[str, NodeState] = {}
         for node_id, node in self._nodes.items():
             if node.state is NodeState.READY:
                 ranks[node_id] = (-self._free_of(node_id), node_id)
+                slots[node_id] = node.task_slots
             else:
                 shut.setdefault(node.state, []).append(node_id)
                 states[node_id] = node.state
-        self._ranks, self._states = ranks, states
+        self._ranks, self._slots, self._states = ranks, slots, states
+        self._registered = sum(slots.values())
         self._ready = SortedList(ranks.values())
         self._shut = {state: SortedList(ids) for state, ids in shut.items()}
         self._free = -sum(minus_free for minus_free, _ in ranks.values())
@@ -120,6 +132,7 @@ class Capacity:
         if rank is not None:
             self._ready.remove(rank)
             self._free += rank[0]
+            self._registered -= self._slots.pop(node_id)
             return
         state = self._states.pop(node_id, None)
         if state is not None:
@@ -133,6 +146,8 @@ class Capacity:
             rank = self._ranks[node_id] = (-self._free_of(node_id), node_id)
             self._ready.add(rank)
             self._free -= rank[0]
+            self._slots[node_id] = node.task_slots
+            self._registered += node.task_slots
         else:
             self._states[node_id] = node.state
             self._shut.setdefault(node.state, SortedList()).add(node_id)

@@ -8,6 +8,7 @@ came from, and any state.
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import math
 from collections.abc import Iterator
@@ -233,11 +234,21 @@ def content_hash(program: object) -> str:
 
 
 def body_digest(message: msgspec.Struct) -> str:
-    """Hex SHA-256 of a command without what may differ when it is repeated."""
-    tree = msgspec.to_builtins(message)
-    for name in ("command_id", "wait_s"):
-        tree.pop(name, None)
+    """Hex SHA-256 of a command without what may differ when it is repeated, and without what
+    it leaves open: a version that knows more fields finds the same."""
+    tree = {
+        field.encode_name: msgspec.to_builtins(getattr(message, field.name))
+        for field in _compared_fields(type(message))
+        if getattr(message, field.name) != field.default
+    }
     return hashlib.sha256(canonical(tree)).hexdigest()
+
+
+@functools.cache
+def _compared_fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Looked up once a kind: it evaluates every annotation, for two thirds of a decision."""
+    fields = msgspec.structs.fields(kind)
+    return tuple(field for field in fields if field.name not in ("command_id", "wait_s"))
 
 
 def warnings_for(body: bytes, kind: type[Message]) -> list[str]:

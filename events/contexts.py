@@ -10,6 +10,8 @@ which other settings win over them (``controller.config``), and writing them.
 from __future__ import annotations
 
 import base64
+import os
+import pwd
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -19,8 +21,6 @@ from msgspec import Struct
 
 from events.errors import Invalid
 from events.settings import DEFAULT_SERVER
-
-"""What the nats command line takes where a context names no server."""
 
 _MEANT: Final = {
     "url": "server",
@@ -87,8 +87,15 @@ class _File(Struct, frozen=True):
 def contexts_dir(environ: Mapping[str, str]) -> Path:
     """Where contexts are kept, as the nats command line finds it."""
     base = environ.get("XDG_CONFIG_HOME", "")
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    return (Path(base) if base else home / ".config") / "nats"
+    return (Path(base) if base else _home(environ) / ".config") / "nats"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    """Where the user database says; HOME only for a user that is not in it."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
 
 
 def selected_context(environ: Mapping[str, str]) -> str:

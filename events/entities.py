@@ -71,7 +71,8 @@ class Worker(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     """One attempt at a job. ``failures``: why launches failed, by node. ``rollback``: it
-    is being stopped because its start can't be completed."""
+    is being stopped because its start can't be completed. ``position``: of the record that
+    created it; ``missing``: slots that it lacked when it began to wait."""
 
     job_id: str
     run_id: int
@@ -86,6 +87,10 @@ class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     wasm_path: str = ""
     env_vars: dict[str, str] = {}
     scheduler_config: SchedulerConfig = SchedulerConfig()
+    position: int = 0
+    priority: int = 0
+    not_after: datetime | None = None
+    missing: int = 0
     attempt: int = 0
     workers: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)

@@ -83,6 +83,13 @@ class NotEnoughSlots(SlotbusError):
         self.slots_free = slots_free
 
 
+class TooLate(SlotbusError):
+    """``not_after`` has passed: nothing was done, and nothing will be."""
+
+    code = "too_late"
+    status = 409
+
+
 class StaleRun(SlotbusError):
     """The run_id is not above the highest that was seen for this job."""
 
@@ -152,8 +159,9 @@ class Internal(SlotbusError):
 _BY_CODE: dict[str, type[SlotbusError]] = {
     cls.code: cls
     for cls in (
-        Invalid, UnknownJob, UnknownNode, UnknownWorker, NotEnoughSlots, StaleRun, RunActive,
-        DuplicateNode, NotLeader, CommandTimeout, Overloaded, StartFailed, TooLarge, Internal,
+        Invalid, UnknownJob, UnknownNode, UnknownWorker, NotEnoughSlots, TooLate, StaleRun,
+        RunActive, DuplicateNode, NotLeader, CommandTimeout, Overloaded, StartFailed, TooLarge,
+        Internal,
     )
 }  # fmt: skip
 

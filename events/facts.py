@@ -117,7 +117,8 @@ class NodeForgotten(Fact, kw_only=True, frozen=True, tag="node_forgotten", omit_
 
 
 class RunCreated(Fact, kw_only=True, frozen=True, tag="run_created", omit_defaults=True):
-    """A run was accepted; ``deadline``: when its workers must be launched at the latest."""
+    """A run was accepted; ``deadline``: when its workers must be launched at the latest, if
+    it is placed at once. ``not_after``: when one that waits for slots is given up."""
 
     job_id: str
     run_id: int
@@ -130,15 +131,32 @@ class RunCreated(Fact, kw_only=True, frozen=True, tag="run_created", omit_defaul
     wasm_path: str = ""
     env_vars: dict[str, str] = {}
     scheduler_config: SchedulerConfig = SchedulerConfig()
+    priority: int = 0
+    not_after: datetime | None = None
+
+
+class RunWaiting(Fact, kw_only=True, frozen=True, tag="run_waiting", omit_defaults=True):
+    """There is no room for a run yet: ``missing`` slots, or what ``reason`` says;
+    ``passed_over`` tells why no node was taken. It is placed when there is."""
+
+    job_id: str
+    run_id: int
+    missing: int
+    reason: str
+    passed_over: list[PassedOver] = []
 
 
 class RunPlaced(Fact, kw_only=True, frozen=True, tag="run_placed", omit_defaults=True):
     """Where workers go was decided; the ``worker_assigned`` that follow say where, and
-    ``passed_over`` why not elsewhere. ``attempt`` grows when a launch is tried again."""
+    ``passed_over`` why not elsewhere. ``attempt`` grows when a launch is tried again.
+    ``deadline`` and ``due``, where the run had waited: when its workers must be launched,
+    and its command has its outcome, at the latest."""
 
     job_id: str
     run_id: int
     attempt: int
+    deadline: datetime | None = None
+    due: datetime | None = None
     passed_over: list[PassedOver] = []
 
 
@@ -260,6 +278,7 @@ AnyFact: TypeAlias = (
     | NodeUncordoned
     | NodeForgotten
     | RunCreated
+    | RunWaiting
     | RunPlaced
     | WorkerAssigned
     | WorkerLaunched

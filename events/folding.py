@@ -194,21 +194,37 @@ class Folding(Indexes):
             wasm_path=fact.wasm_path,
             env_vars=fact.env_vars,
             scheduler_config=fact.scheduler_config,
+            position=self._following,
+            priority=fact.priority,
+            not_after=fact.not_after,
         )
         job.runs.append(run)
+        self._line_up(run)
 
     def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
         run = self.jobs[fact.job_id].run(fact.run_id)
         who = f"{fact.job_id}/{fact.run_id}"
+        waited = run.state is RunState.WAITING
         run.state = step(RUN_TABLE, who, run.state, happening, target)
         run.since = at
+        if waited and target is not RunState.WAITING:
+            self._leave_line(run)
         return run
+
+    def _run_waiting(self, fact: f.RunWaiting, at: datetime, epoch: int) -> None:
+        run = self._run_moved(fact, RunState.WAITING, "run_waiting", at)
+        run.missing, run.reason = fact.missing, fact.reason
 
     def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
         run = self.jobs[fact.job_id].run(fact.run_id)
         run.attempt = fact.attempt
         if run.state is RunState.WAITING:
             self._run_moved(fact, RunState.STARTING, "run_placed", at)
+            run.missing, run.reason = 0, ""
+        run.deadline = fact.deadline or run.deadline
+        command = self.pending.get(run.command_id)
+        if command is not None and fact.due is not None:
+            command.deadline = fact.due
 
     def _run_running(self, fact: f.RunRunning, at: datetime, epoch: int) -> None:
         self._run_moved(fact, RunState.RUNNING, "run_running", at)
@@ -382,6 +398,7 @@ _FOLDS: Final[dict[type, Callable[[Folding, Any, datetime, int], None]]] = {
     f.NodeUncordoned: Folding._node_uncordoned,
     f.NodeForgotten: Folding._node_forgotten,
     f.RunCreated: Folding._run_created,
+    f.RunWaiting: Folding._run_waiting,
     f.RunPlaced: Folding._run_placed,
     f.RunRunning: Folding._run_running,
     f.RunStopping: Folding._run_stopping,

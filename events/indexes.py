@@ -7,9 +7,11 @@ without an outcome. What may not: what a fact changes (``events.folding``).
 from __future__ import annotations
 
 from msgspec import Struct
+from sortedcontainers import SortedList
 
 from events.capacity import Capacity
 from events.entities import CommandEntry, Job, LedgerState, Node, Run, Worker
+from events.states import RunState
 
 
 class Tally(Struct, gc=False):
@@ -23,6 +25,14 @@ class Tally(Struct, gc=False):
     waiting: int = 0
     serving: int = 0
     leaving: int = 0
+
+
+Place = tuple[int, int, str, int]
+"""Of a run that waits: minus its priority, the position of its creation, job_id, run_id."""
+
+
+def place_of(run: Run) -> Place:
+    return (-run.priority, run.position, run.job_id, run.run_id)
 
 
 class Indexes:
@@ -44,6 +54,8 @@ class Indexes:
         """Where the record that is being folded will stand."""
         self.unended: dict[str, dict[str, None]] = {}
         """Of each pending stop, the workers whose end it waits for."""
+        self.waiting: SortedList[Place] = SortedList()
+        """The runs that wait to be placed, in the order in which they are."""
         self._tallies: dict[tuple[str, int], Tally] = {}
         self._held: dict[str, int] = {}
         self._digests: dict[str, str] = {}
@@ -58,6 +70,10 @@ class Indexes:
         for command in self.state.commands.values():
             if not command.done:
                 self._await(command)
+        for job in self.state.jobs.values():
+            for run in job.runs:
+                if run.state is RunState.WAITING:
+                    self._line_up(run)
 
     @property
     def position(self) -> int:
@@ -121,6 +137,12 @@ class Indexes:
         """``_count`` for the live workers of a node that falls silent or is heard again."""
         for worker in self.live_by_node.get(node_id, {}).values():
             self._count(worker, sign)
+
+    def _line_up(self, run: Run) -> None:
+        self.waiting.add(place_of(run))
+
+    def _leave_line(self, run: Run) -> None:
+        self.waiting.remove(place_of(run))
 
     def _await(self, entry: CommandEntry) -> None:
         self.pending[entry.command_id] = entry

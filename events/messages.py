@@ -28,6 +28,7 @@ from events.states import NodeState, RunState, WorkerState
 
 Counter = Annotated[int, Meta(ge=0, le=MAX_INT)]
 PageLimit = Annotated[int, Meta(ge=1, le=5_000)]
+Priority = Annotated[int, Meta(ge=-1_000, le=1_000)]
 
 
 class Message(Struct, kw_only=True, frozen=True):
@@ -85,6 +86,11 @@ class StartPipelineReq(Message, kw_only=True, frozen=True):
     becomes the hex SHA-256 of the program's JSON with sorted keys; a missing ``run_id``
     the job's next. ``wait_s`` in seconds: how long the reply may wait for the launch, 0
     answers on acceptance. The field names are Arroyo's.
+
+    ``on_shortage``: what happens where slots are missing: ``fail`` refuses the start,
+    ``wait`` keeps it until they come (None: as the controller is configured). ``priority``:
+    of two starts that wait the higher one is first, and what waits goes before what comes.
+    ``not_after``: a start that has not been placed by then is given up.
     """
 
     job_id: Id
@@ -96,6 +102,9 @@ class StartPipelineReq(Message, kw_only=True, frozen=True):
     run_id: RunNumber | None = None
     env_vars: dict[str, str] = {}
     scheduler_config: SchedulerConfig = SchedulerConfig()
+    on_shortage: Literal["fail", "wait"] | None = None
+    priority: Priority = 0
+    not_after: datetime | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
@@ -221,6 +230,13 @@ class QueryLeader(Message, kw_only=True, frozen=True):
     """Who leads, and what its clock says."""
 
 
+class QueryShortage(Message, kw_only=True, frozen=True):
+    """The starts that wait for slots, in the order in which they get them."""
+
+    limit: PageLimit = 1_000
+    cursor: str = ""
+
+
 class WorkerRow(Message, kw_only=True, frozen=True):
     """A worker; ``since``: when it came into its state. ``pid`` is null where it has none."""
 
@@ -283,6 +299,30 @@ class NodesReply(Message, kw_only=True, frozen=True):
     """``next`` as in WorkersReply."""
 
     nodes: list[NodeRow]
+    next: str = ""
+
+
+class WaitingRow(Message, kw_only=True, frozen=True):
+    """A start that waits: for ``missing`` of its ``slots`` on nodes that ``selector`` allows,
+    or, where ``missing`` is 0, for what ``reason`` says. ``since``: when it began to."""
+
+    job_id: str
+    run_id: int
+    slots: int
+    missing: int
+    priority: int
+    since: datetime
+    not_after: datetime | None = None
+    selector: dict[str, str] = {}
+    reason: str = ""
+
+
+class ShortageReply(Message, kw_only=True, frozen=True):
+    """``missing``: slots that all starts that wait lack, together: so many more would let
+    every one of them begin. ``next`` as in WorkersReply."""
+
+    missing: int
+    waiting: list[WaitingRow]
     next: str = ""
 
 

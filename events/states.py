@@ -64,6 +64,7 @@ WORKER_TABLE: Final[dict[tuple[WorkerState, str], frozenset[WorkerState]]] = {
 }
 
 RUN_TABLE: Final[dict[tuple[RunState, str], frozenset[RunState]]] = {
+    (R.WAITING, "run_waiting"): frozenset({R.WAITING}),
     (R.WAITING, "run_placed"): frozenset({R.STARTING}),
     (R.STARTING, "run_running"): frozenset({R.RUNNING}),
     (R.WAITING, "run_stopping"): frozenset({R.STOPPING}),

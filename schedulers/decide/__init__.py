@@ -20,6 +20,7 @@ from events.messages import (
     QueryLeader,
     QueryNode,
     QueryNodes,
+    QueryShortage,
     QueryWorker,
     QueryWorkers,
     RegisterNodeReq,
@@ -30,7 +31,7 @@ from events.messages import (
 )
 from events.pulse import Pulse
 from events.states import RunState
-from schedulers.decide import commands, nodes, outcomes, queries
+from schedulers.decide import commands, nodes, outcomes, queries, waiting
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.messages import (
     Continue,
@@ -81,6 +82,7 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     QueryNode: queries.node,
     QueryWorker: queries.worker,
     QueryLeader: queries.leader,
+    QueryShortage: waiting.shortage,
     RegisterNodeReq: nodes.register,
     HeartbeatNodeReq: nodes.heartbeat,
     WorkerFinishedReq: nodes.finished,
@@ -96,6 +98,10 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     Continue: _continue,
     Grace: _grace,
 }
+
+
+_OPENING: Final = (InventoryTaken, RegisterNodeReq, Tick, Continue)
+"""What may let nodes be used without a fact that says so."""
 
 
 def decide(
@@ -126,6 +132,8 @@ def decide(
         _RULES[type(message)](draft, message)
     except SlotbusError as error:
         draft.answer = error
+    if ledger.waiting and (draft.events or isinstance(message, _OPENING)):
+        waiting.offer(draft)
     draft.finish()
     return draft
 
@@ -141,6 +149,5 @@ def next_due(ledger: Ledger, pulse: Pulse) -> datetime | None:
                 for run in ledger.runs_of(command.job_id, command.run_id)
                 if run.state is RunState.STARTING
             ]
-    if pulse.due is not None:
-        times.append(pulse.due)
+    times += [end for end in (pulse.due, waiting.next_end(ledger)) if end is not None]
     return min(times, default=None)

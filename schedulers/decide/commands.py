@@ -16,10 +16,12 @@ from events.entities import Node
 from events.errors import (
     Invalid,
     NotEnoughSlots,
+    Overloaded,
     RunActive,
     SlotbusError,
     StaleRun,
     TooLarge,
+    TooLate,
     UnknownJob,
     UnknownNode,
 )
@@ -44,6 +46,7 @@ from events.messages import (
     UncordonReq,
 )
 from events.states import NodeState, RunState, WorkerState
+from schedulers.decide import waiting
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Reply
 from schedulers.decide.settle import (
@@ -55,9 +58,10 @@ from schedulers.decide.settle import (
     start_reply,
     stop_worker,
     succeed,
+    wish_of,
 )
 from schedulers.decide.words import split_command
-from schedulers.placement import Plan, Wish, too_many_workers
+from schedulers.placement import Plan, too_many_workers
 
 FACT_BYTES: Final = 200
 """Of a fact on one worker, without the ids of others in it."""
@@ -141,7 +145,7 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
     run_id = request.run_id or highest + 1
     if run_id > MAX_INT:
         raise Invalid("this job has used up all run ids", path="$.run_id")
-    deadline = draft.after(rules.start_timeout_s)
+    may_wait = (request.on_shortage or rules.on_shortage) == "wait"
     draft.emit(
         CommandTaken(
             command_id=command_id,
@@ -149,12 +153,10 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
             digest=digest,
             job_id=request.job_id,
             run_id=run_id,
-            deadline=draft.after(
-                rules.start_timeout_s + rules.rollback_grace_s + rules.stop_timeout_s
-            ),
+            deadline=None if may_wait else draft.after(rules.start_s),
         )
     )
-    plan = _room(draft, request, command_id, run_id, highest)
+    plan = _room(draft, request, command_id, run_id, highest, may_wait)
     if plan is None:
         return
     _supersede(draft, request.job_id, run_id)
@@ -166,40 +168,58 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
             slots=request.slots,
             name=request.name or request.job_id,
             hash=request.hash or codec.content_hash(request.program),
-            deadline=deadline,
+            deadline=draft.after(rules.start_timeout_s),
             program=Raw(msgspec.json.encode(request.program)),
             wasm_path=request.wasm_path,
             env_vars=request.env_vars,
             scheduler_config=config,
+            priority=request.priority,
+            not_after=request.not_after,
         )
     )
-    put_workers(draft, ledger.jobs[request.job_id].run(run_id), plan)
+    run = ledger.jobs[request.job_id].run(run_id)
+    if plan.missing:
+        waiting.wait(draft, run, plan)
+    else:
+        put_workers(draft, run, plan, anew=may_wait)
 
 
 def _room(
-    draft: Draft, request: StartPipelineReq, command_id: str, run_id: int, highest: int
+    draft: Draft,
+    request: StartPipelineReq,
+    command_id: str,
+    run_id: int,
+    highest: int,
+    may_wait: bool,
 ) -> Plan | None:
-    """The plan of a start, or None where it was refused."""
+    """The plan of a start, or None where it was refused. Slots are missing from it only
+    where it ``may_wait``."""
     ledger = draft.ledger
+    if request.not_after is not None and draft.now > request.not_after:
+        text = f"it was to be started until {request.not_after}, which is over"
+        refuse(draft, command_id, TooLate(text, job_id=request.job_id))
+        return None
     if run_id <= highest:
         text = f"run {run_id} of job {request.job_id} is not above the highest seen, {highest}"
         refuse(draft, command_id, StaleRun(text, job_id=request.job_id, highest_run=highest))
         return None
     for run in ledger.runs_of(request.job_id):
         live = ledger.answering(run.job_id, run.run_id)
+        if run.state is RunState.WAITING:
+            text = f"run {run.run_id} of job {run.job_id} waits to be placed: stop it"
+            refuse(draft, command_id, RunActive(text, job_id=run.job_id, run_id=run.run_id))
+            return None
         if live or run.state is RunState.STARTING:
             text = f"run {run.run_id} of job {run.job_id} has {live} live workers: stop it"
             refuse(draft, command_id, RunActive(text, job_id=run.job_id, run_id=run.run_id))
             return None
-    config = request.scheduler_config
-    wish = Wish(
-        slots=request.slots,
-        selector=config.selector if draft.rules.chooses_nodes else {},
-        spread=config.spread,
-        per_worker=draft.rules.per_worker,
-    )
-    plan = plan_for(draft, wish)
-    if plan.missing:
+    wish = wish_of(draft.rules, request.scheduler_config, request.slots)
+    plan = plan_for(draft, wish, waiting.kept_from(draft, request.priority))
+    if may_wait and plan.missing and len(ledger.waiting) >= draft.rules.most_waiting:
+        text = f"{len(ledger.waiting)} starts wait already"
+        refuse(draft, command_id, Overloaded(text))
+        return None
+    if plan.missing and not may_wait:
         error = NotEnoughSlots(plan.missing, plan.free)
         refuse(draft, command_id, error, plan.passed_over)
         return None

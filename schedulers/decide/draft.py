@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -38,8 +38,9 @@ class Rules(Struct, frozen=True, kw_only=True):
     ``worker_command``: what a worker executes where neither the job nor its node says so.
     ``local_node``: the node that is this machine itself and needs no heartbeat ("" for
     backends with agents). ``chooses_nodes``: whether a selector is ours to obey; else it is
-    handed on, as to a cluster with a scheduler of its own. ``remembered_*``: how much of
-    what ended the ledger keeps.
+    handed on, as to a cluster with a scheduler of its own. ``on_shortage``: what becomes of
+    a start for which slots are missing, if it does not say. ``most_waiting``: starts that may
+    wait. ``remembered_*``: how much of what ended the ledger keeps.
     """
 
     heartbeat_s: float = 5.0
@@ -53,6 +54,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     worker_command: list[str] = field(default_factory=list)
     local_node: str = ""
     chooses_nodes: bool = True
+    on_shortage: Literal["fail", "wait"] = "fail"
+    most_waiting: int = 10_000
     remembered_commands: int = 10_000
     remembered_jobs: int = 1_000
     remembered_runs: int = 5
@@ -62,6 +65,11 @@ class Rules(Struct, frozen=True, kw_only=True):
         """Whether a node belongs to another scheduler over the same log: nobody here can
         reach it."""
         return (node.node_id if not node.watched else "") != self.local_node
+
+    @property
+    def start_s(self) -> float:
+        """Seconds after which a start that was placed has its outcome at the latest."""
+        return self.start_timeout_s + self.rollback_grace_s + self.stop_timeout_s
 
     @property
     def expiry(self) -> timedelta:

@@ -28,10 +28,12 @@ from events.messages import (
     QueryLeader,
     QueryNode,
     QueryNodes,
+    QueryShortage,
     QueryWorker,
     QueryWorkers,
     RegisterNodeReq,
     RegisterReply,
+    ShortageReply,
     StartReply,
     StopReply,
     WorkerFinishedReq,
@@ -147,7 +149,14 @@ Outcome: TypeAlias = (
     Launched | LaunchFailed | LaunchUncertain | StopAnswered | InventoryTaken | InventoryFailed
 )
 Query: TypeAlias = (
-    QueryWorkers | QueryJobs | QueryNodes | QueryJob | QueryNode | QueryWorker | QueryLeader
+    QueryWorkers
+    | QueryJobs
+    | QueryNodes
+    | QueryJob
+    | QueryNode
+    | QueryWorker
+    | QueryLeader
+    | QueryShortage
 )
 NodeTraffic: TypeAlias = RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
 Inbound: TypeAlias = (
@@ -164,6 +173,7 @@ Reply: TypeAlias = (
     | NodeDetailReply
     | WorkerReply
     | LeaderReply
+    | ShortageReply
     | RegisterReply
     | HeartbeatReply
     | FinishedReply

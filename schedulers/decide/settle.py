@@ -6,7 +6,7 @@ the outcomes of start and stop. What may not: the first reading of a message.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -25,9 +25,9 @@ from events.facts import (
 )
 from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
-from events.messages import PlacedWorker, StartReply, StopReply
+from events.messages import PlacedWorker, SchedulerConfig, StartReply, StopReply
 from events.states import RunState, WorkerState
-from schedulers.decide.draft import Draft
+from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.messages import Launch, Reply, Stop
 from schedulers.decide.words import split_command
 from schedulers.launcher import Assignment, StopOrder
@@ -47,6 +47,9 @@ NAMED_FAILURES: Final = 5
 
 TOLD_NODES: Final = 100
 """Nodes in an error's ``reasons``."""
+
+
+KEPT: Final = "kept for a start that waits"
 
 
 def settle(draft: Draft, job_id: str) -> None:
@@ -70,9 +73,26 @@ def settle(draft: Draft, job_id: str) -> None:
             _settle_stop_command(draft, command)
 
 
-def plan_for(draft: Draft, wish: Wish) -> Plan:
-    """Asks placement, with the nodes as this decision sees them."""
+def wish_of(
+    rules: Rules, config: SchedulerConfig, slots: int, excluded: dict[str, str] | None = None
+) -> Wish:
+    """What placement is asked for on behalf of a run of ``slots``."""
+    return Wish(
+        slots=slots,
+        selector=config.selector if rules.chooses_nodes else {},
+        spread=config.spread,
+        per_worker=rules.per_worker,
+        excluded=excluded or {},
+    )
+
+
+def plan_for(draft: Draft, wish: Wish, kept: Sequence[dict[str, str]] = ()) -> Plan:
+    """Asks placement, with the nodes as this decision sees them, but for those whose labels
+    match a selector of ``kept``: they are left to starts that wait."""
     capacity = draft.ledger.capacity
+    if {} in kept:
+        every = PassedOver(reason=KEPT, count=capacity.with_room, nodes=[])
+        return Plan([], wish.slots, 0, [every])
     shut = [
         PassedOver(reason=str(state), count=count, nodes=nodes)
         for state, (count, nodes) in capacity.shut(NAMED_NODES).items()
@@ -80,11 +100,11 @@ def plan_for(draft: Draft, wish: Wish) -> Plan:
     count, nodes = capacity.full(NAMED_NODES)
     if count:
         shut.append(PassedOver(reason=NO_ROOM, count=count, nodes=nodes))
-    whole = not wish.selector and not wish.excluded and _all_usable(draft)
+    whole = not (wish.selector or wish.excluded or kept) and _all_usable(draft)
     if whole and wish.slots > capacity.free:  # no need to look at each of them
         return Plan([], wish.slots - capacity.free, capacity.free, shut)
     fleet = Fleet(
-        ranked=(_candidate(draft, node_id) for node_id in capacity.most_free()),
+        ranked=(_candidate(draft, node_id, kept) for node_id in capacity.most_free()),
         count=capacity.with_room,
         free=capacity.free,
         shut=shut,
@@ -97,14 +117,20 @@ def _all_usable(draft: Draft) -> bool:
     return draft.pulse.heard_under(draft.epoch) == draft.ledger.capacity.present
 
 
-def _candidate(draft: Draft, node_id: str) -> Candidate:
+def _candidate(draft: Draft, node_id: str, kept: Sequence[dict[str, str]]) -> Candidate:
     node = draft.ledger.nodes[node_id]
     blocked = ""
     if draft.rules.theirs(node):
         blocked = "belongs to another scheduler"
     elif node.watched and _epoch_seen(draft, node) < draft.epoch:
         blocked = "not heard from under this leader yet"
+    elif any(matches(node.labels, selector) for selector in kept):
+        blocked = KEPT
     return Candidate(node_id, draft.ledger.free_slots(node_id), node.labels, blocked)
+
+
+def matches(labels: dict[str, str], selector: dict[str, str]) -> bool:
+    return all(labels.get(name) == value for name, value in selector.items())
 
 
 def _epoch_seen(draft: Draft, node: Node) -> int:
@@ -112,13 +138,17 @@ def _epoch_seen(draft: Draft, node: Node) -> int:
     return beat.epoch if beat else 0
 
 
-def put_workers(draft: Draft, run: Run, plan: Plan) -> None:
-    """Records where the workers go, and asks for their launch."""
+def put_workers(draft: Draft, run: Run, plan: Plan, *, anew: bool = False) -> None:
+    """Records where the workers go, and asks for their launch. ``anew``: the run had waited,
+    and its time begins now."""
+    rules = draft.rules
     draft.emit(
         RunPlaced(
             job_id=run.job_id,
             run_id=run.run_id,
             attempt=run.attempt + 1,
+            deadline=draft.after(rules.start_timeout_s) if anew else None,
+            due=draft.after(rules.start_s) if anew else None,
             passed_over=plan.passed_over,
         )
     )
@@ -261,14 +291,7 @@ def _settle_starting(draft: Draft, run: Run) -> None:
 
 
 def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
-    config = run.scheduler_config
-    wish = Wish(
-        slots=missing,
-        selector=config.selector if draft.rules.chooses_nodes else {},
-        spread=config.spread,
-        per_worker=draft.rules.per_worker,
-        excluded=run.failures,
-    )
+    wish = wish_of(draft.rules, run.scheduler_config, missing, run.failures)
     plan = plan_for(draft, wish)
     if plan.missing:
         fail_start(draft, run, f"{plan.missing} slots could not be launched on any node")

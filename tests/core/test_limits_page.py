@@ -11,7 +11,7 @@ from controller.outbox import QUEUE_LIMIT as ANSWERS
 from controller.services import MAX_OPEN
 from events import ids
 from schedulers.decide import Rules
-from schedulers.decide.queries import PAGE_BYTES
+from schedulers.decide.paging import PAGE_BYTES
 from schedulers.loop import QUEUE_LIMIT
 from schedulers.node.desk import MAX_ORDERS
 

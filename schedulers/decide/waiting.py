@@ -1,0 +1,206 @@
+"""Starts that wait for slots: the line they stand in, and who is placed when there is room.
+
+What lives here: the rule of the line, placing from it, giving up, and what it lacks. What
+may not: the first reading of a start (``commands``) and choosing nodes (``placement``).
+
+The rule: those who wait are placed in the order of their priority, and of their acceptance
+where it is equal. Who can't be placed keeps the nodes it may use for itself, so that none of
+the same or a lower priority, waiting or new, is placed on one of them: small starts can't
+pass a large one for ever. Who asks for more than these nodes could ever offer together keeps
+nothing, since waiting for it would not help anyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from msgspec import Struct
+
+from events.entities import Run
+from events.errors import SlotbusError, TooLarge, TooLate
+from events.facts import RunEnded, RunWaiting
+from events.ids import MAX_WORKERS_A_RUN
+from events.ledger import Ledger
+from events.messages import QueryShortage, ShortageReply, WaitingRow
+from events.states import NodeState, RunState
+from schedulers.decide.draft import Draft, Rules
+from schedulers.decide.paging import fill, page
+from schedulers.decide.settle import matches, plan_for, put_workers, refuse, wish_of
+from schedulers.placement import Plan, too_many_workers
+
+Selector = dict[str, str]
+Key = tuple[tuple[str, str], ...]
+"""A selector that can be looked up."""
+
+
+class Missing(Struct):
+    """Slots that those who wait with one selector want, and that its nodes have free."""
+
+    wanted: int
+    free: int
+
+
+def kept_from(draft: Draft, priority: int) -> list[Selector]:
+    """The nodes, as selectors, that a new start of this priority must leave to those who
+    stand before it."""
+    kept: list[Selector] = []
+    for run in in_line(draft.ledger):
+        if run.priority < priority:
+            break
+        selector = wish_of(draft.rules, run.scheduler_config, run.slots).selector
+        if selector not in kept and _could_fit(draft, run, selector):
+            kept.append(selector)
+        if not selector and kept:
+            break
+    return kept
+
+
+def wait(draft: Draft, run: Run, plan: Plan) -> None:
+    """There is no room for a run that was just created: it stands in line."""
+    draft.emit(
+        RunWaiting(
+            job_id=run.job_id,
+            run_id=run.run_id,
+            missing=plan.missing,
+            reason=f"{plan.missing} slots are missing",
+            passed_over=plan.passed_over,
+        )
+    )
+
+
+def offer(draft: Draft) -> None:
+    """Places those who wait, in their order, as far as there is room."""
+    kept: list[Selector] = []
+    for run in list(in_line(draft.ledger)):
+        if draft.full():
+            draft.leave()
+            return
+        if run.not_after is not None and draft.now > run.not_after:
+            give_up(draft, run)
+            continue
+        wish = wish_of(draft.rules, run.scheduler_config, run.slots)
+        if {} in kept or wish.selector in kept:
+            continue
+        plan = plan_for(draft, wish, kept)
+        if not plan.missing:
+            _place(draft, run, plan)
+        elif _could_fit(draft, run, wish.selector):
+            kept.append(wish.selector)
+
+
+def _place(draft: Draft, run: Run, plan: Plan) -> None:
+    if too_many_workers(plan):
+        text = f"{len(plan.shares)} workers, {MAX_WORKERS_A_RUN} are allowed a run"
+        _end(draft, run, TooLarge(text, limit=MAX_WORKERS_A_RUN, unit="workers"))
+    else:
+        put_workers(draft, run, plan, anew=True)
+
+
+def give_up(draft: Draft, run: Run) -> None:
+    """Its time to be placed is over."""
+    text = f"no room for {run.slots} slots until {run.not_after:%Y-%m-%dT%H:%M:%SZ}"
+    _end(draft, run, TooLate(text, job_id=run.job_id, run_id=run.run_id))
+
+
+def _end(draft: Draft, run: Run, error: SlotbusError) -> None:
+    draft.emit(
+        RunEnded(job_id=run.job_id, run_id=run.run_id, state=RunState.FAILED, reason=error.message)
+    )
+    if run.command_id in draft.ledger.pending:
+        refuse(draft, run.command_id, error)
+
+
+def in_line(ledger: Ledger) -> Iterator[Run]:
+    """The runs that wait, in the order in which they are placed."""
+    for _, _, job_id, run_id in ledger.waiting:
+        yield ledger.jobs[job_id].run(run_id)
+
+
+def next_end(ledger: Ledger) -> datetime | None:
+    """When the first of those who wait is given up."""
+    return min((run.not_after for run in in_line(ledger) if run.not_after), default=None)
+
+
+def _could_fit(draft: Draft, run: Run, selector: Selector) -> bool:
+    """Whether the ready nodes would have room for it, were they empty."""
+    if not selector:
+        return run.slots <= draft.ledger.capacity.registered
+    room = 0
+    for node in draft.ledger.nodes.values():
+        if node.state is NodeState.READY and matches(node.labels, selector):
+            room += node.task_slots
+            if room >= run.slots:
+                return True
+    return False
+
+
+# --- what it lacks ----------------------------------------------------------------------
+
+
+def missing_slots(ledger: Ledger, rules: Rules) -> int:
+    """Slots that would let all who wait begin: those wanted less those free, for each
+    selector. Nodes that two selectors name are counted for both, so it may be more."""
+    return sum(max(0, each.wanted - each.free) for each in _by_selector(ledger, rules).values())
+
+
+def shortage(draft: Draft, query: QueryShortage) -> None:
+    """Answers who waits and for what, in their order."""
+    ledger, rules = draft.ledger, draft.rules
+    places = {f"{index:08}": run for index, run in enumerate(in_line(ledger), start=1)}
+    lacking = _lacking(ledger, rules)
+    part = page(places, query.cursor, query.limit)
+    rows = fill(part, lambda key: _row(places[key], rules, lacking))
+    missing = missing_slots(ledger, rules)
+    draft.answer = ShortageReply(missing=missing, waiting=rows.rows, next=rows.next)
+
+
+def _row(run: Run, rules: Rules, lacking: dict[tuple[str, int], int]) -> WaitingRow:
+    return WaitingRow(
+        job_id=run.job_id,
+        run_id=run.run_id,
+        slots=run.slots,
+        missing=lacking[run.job_id, run.run_id],
+        priority=run.priority,
+        since=run.since,
+        not_after=run.not_after,
+        selector=wish_of(rules, run.scheduler_config, run.slots).selector,
+        reason=run.reason,
+    )
+
+
+def _lacking(ledger: Ledger, rules: Rules) -> dict[tuple[str, int], int]:
+    """What each that waits lacks, once those before it with its selector have theirs."""
+    groups = {key: each.free for key, each in _by_selector(ledger, rules).items()}
+    lacking = {}
+    for run in in_line(ledger):
+        key = _key(wish_of(rules, run.scheduler_config, run.slots).selector)
+        lacking[run.job_id, run.run_id] = max(0, run.slots - max(0, groups[key]))
+        groups[key] -= run.slots
+    return lacking
+
+
+def _by_selector(ledger: Ledger, rules: Rules) -> dict[Key, Missing]:
+    groups: dict[Key, Missing] = {}
+    for run in in_line(ledger):
+        selector = wish_of(rules, run.scheduler_config, run.slots).selector
+        key = _key(selector)
+        if key not in groups:
+            groups[key] = Missing(0, _free(ledger, selector))
+        groups[key].wanted += run.slots
+    return groups
+
+
+def _key(selector: Selector) -> Key:
+    return tuple(sorted(selector.items()))
+
+
+def _free(ledger: Ledger, selector: Selector) -> int:
+    """Free slots of the ready nodes that a selector names."""
+    if not selector:
+        return ledger.capacity.free
+    return sum(
+        ledger.free_slots(node_id)
+        for node_id in ledger.capacity.most_free()
+        if matches(ledger.nodes[node_id].labels, selector)
+    )
