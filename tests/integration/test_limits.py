@@ -82,7 +82,12 @@ async def crowded(
 ) -> AsyncIterator[Subjects]:
     """A controller that knows MANY_NODES nodes."""
     config = config_for(
-        nats_server.url, subjects, tmp_path / "state", scheduler="node", node_expiry_s=3_600.0
+        nats_server.url,
+        subjects,
+        tmp_path / "state",
+        scheduler="node",
+        node_expiry_s=3_600.0,
+        lease_ttl_s=30,  # of a debugging loop, on a machine with other things to do
     )
     async with controller(config) as made:
         await made.leading()
