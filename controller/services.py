@@ -113,9 +113,12 @@ class Services:
             )
 
     def _errors_of(self, endpoint: EndpointStats) -> dict[str, int]:
-        """To the framework our errors are answers, so its own count misses them."""
+        """Errors by their codes. To the framework ours are answers, so its own count, which
+        `nats micro stats` shows, misses them."""
         counts = self._stats.errors.items()
-        return {code: count for (kind, code), count in counts if kind == endpoint.name}
+        codes = {code: count for (kind, code), count in counts if kind == endpoint.name}
+        endpoint.num_errors += sum(codes.values())
+        return codes
 
     async def finish(self, grace_s: float) -> None:
         """Takes nothing more and lets what is under way end for ``grace_s`` seconds; who

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from controller.cli.finding import ClientConfig, client_config, leave_note
 from controller.config import ControllerConfig, load_controller
 from controller.loading import load
-from events.contexts import known_contexts, read_context, selected_context
+from events.contexts import contexts_dir, known_contexts, read_context, selected_context
 from events.errors import Invalid
 from schedulers.node.config import AgentConfig
 
@@ -115,6 +117,19 @@ def test_a_context_that_is_not_there_or_broken(home: Home) -> None:
     home.context("one").write_text('{"url": 5}')
     with pytest.raises(Invalid, match=r"Expected `str`, got `int`.*url"):
         home.client(context="one")
+
+
+def test_without_a_variable_they_are_in_the_home_of_the_user_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert contexts_dir({"HOME": "/elsewhere"}) == home / ".config" / "nats"
+
+    def nobody(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert contexts_dir({"HOME": "/elsewhere"}) == Path("/elsewhere/.config/nats")
 
 
 def test_a_context_can_be_a_file_of_its_own(home: Home, tmp_path: Path) -> None:

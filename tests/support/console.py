@@ -61,10 +61,12 @@ class Running:
 
 
 class Console:
-    """``folder`` holds the home and state of this user; commands run in an empty one."""
+    """``folder`` holds the home and state of this user; commands run in an empty one.
+    ``program``: another one than slotbus, for the same user."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: Path | None = None) -> None:
         self.folder = folder
+        self._program = program or Path(sys.executable).parent / "slotbus"
         self.cwd = folder / "cwd"
         runtime = folder / "run"
         for path in (self.cwd, runtime):
@@ -73,13 +75,14 @@ class Console:
         self.environ = {
             **kept,
             "HOME": str(folder),
+            "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_RUNTIME_DIR": str(runtime),
         }
         self._count = 0
 
     def command(self, *arguments: str) -> list[str]:
-        script = Path(sys.executable).parent / "slotbus"
+        script = self._program
         assert script.is_file(), f"{script} is missing: install the package into this environment"
         return [str(script), *arguments]
 
@@ -101,7 +104,7 @@ class Console:
     def running(self, *arguments: str, **environ: str) -> Generator[Running]:
         """A command in the background, ended with the block."""
         self._count += 1
-        output = self.folder / f"running-{self._count}.out"
+        output = self.folder / f"{self._program.name}-{self._count}.out"
         with output.open("wb") as stream:
             process = subprocess.Popen(
                 self.command(*arguments),
