@@ -3,16 +3,20 @@
 What lives here: ``KubeApi``, requests and streams over a client that somebody else configured
 (tokens, certificates, proxies). What may not: retries, and what the answers mean.
 
-``ApiClient`` is kubernetes_asyncio's. Its typed models are passed by: they are slow, and
-refuse what is newer than they are.
+``ApiClient`` is kubernetes_asyncio's, whose connections and credentials are used. Its typed
+models are passed by: they are slow, and refuse what is newer than they are. So is its HTTP
+session, which looks for proxies and a netrc file anew, in threads, at every request.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -32,6 +36,9 @@ answered is not carried out much later."""
 CONNECT_TIMEOUT_S: Final = 5.0
 PAGE: Final = 1_000
 """Pods in one answer to a list."""
+
+READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
+"""An event of a watch is one line, and as long as an object may be."""
 
 UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 404, 409, 410, 429
 _RETRY_AFTER_S: Final = 1.0
@@ -92,6 +99,14 @@ class WatchEvent(Struct, frozen=True):
     object: Raw
 
 
+class Asked(Struct, frozen=True):
+    """Of requests: what was asked (create, get, delete, list, watch), and the answer's HTTP
+    status, "none" where there was none."""
+
+    verb: str
+    code: str
+
+
 class KubeApi:
     """One server, one namespace. Methods raise ApiRefused and ApiUnreachable.
 
@@ -109,22 +124,28 @@ class KubeApi:
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.namespace = namespace
-        self.requests = 0
-        """Made so far, watches included."""
-
+        self.asked: Counter[Asked] = Counter()
+        self.pacer = pacer
         self._client = client
-        self._pacer = pacer
         self._own = own
         self._refresh = refresh
+        self._host = (client.configuration.host or "").rstrip("/")
+        self._proxy = client.configuration.proxy or _proxy_of(self._host)
+        self._session = aiohttp.ClientSession(
+            connector=client.rest_client.pool_manager.connector,
+            connector_owner=False,
+            read_bufsize=READ_BUFFER_BYTES,
+        )
 
     # --- objects ------------------------------------------------------------------------
 
-    async def create(self, kind: str, manifest: Json) -> bytes:
-        """Creates an object of this kind ("pods"); the answer is the object."""
-        return await self._paced("POST", self._path(kind), body=manifest)
+    async def create(self, kind: str, manifest: Callable[[], Json]) -> bytes:
+        """Creates an object of this kind ("pods"), which is made when its turn has come; the
+        answer is the object."""
+        return await self._paced("create", "POST", self._path(kind), body=manifest)
 
     async def get(self, kind: str, name: str, group: str = "") -> bytes:
-        return await self._paced("GET", self._path(kind, name, group))
+        return await self._paced("get", "GET", self._path(kind, name, group))
 
     async def delete(
         self, kind: str, name: str, *, grace_s: int | None = None, uid: str = ""
@@ -135,14 +156,14 @@ class KubeApi:
             options["gracePeriodSeconds"] = grace_s
         if uid:
             options["preconditions"] = {"uid": uid}
-        return await self._paced("DELETE", self._path(kind, name), body=options)
+        return await self._paced("delete", "DELETE", self._path(kind, name), body=lambda: options)
 
     async def list(self, kind: str, selector: str) -> Listed:
         """All of them, page by page, as they were when it began."""
         items: list[Raw] = []
         params = {"labelSelector": selector, "limit": str(PAGE)}
         while True:
-            body = await self._paced("GET", self._path(kind), params=params)
+            body = await self._paced("list", "GET", self._path(kind), params=params)
             page = decoded(body, _RawList)
             items += page.items or []
             if not page.metadata.continue_:
@@ -166,12 +187,13 @@ class KubeApi:
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s
         )
         async with (
-            self._answer("GET", self._path(kind), params, None, timeout) as answer,
+            self._answer("watch", "GET", self._path(kind), params, None, timeout) as answer,
             aclosing(_events(answer)) as events,
         ):
             yield events
 
     async def close(self) -> None:
+        await self._session.close()
         if self._own:
             await self._client.close()
 
@@ -184,11 +206,12 @@ class KubeApi:
 
     async def _paced(
         self,
+        verb: str,
         method: str,
         path: str,
         *,
         params: Mapping[str, str] | None = None,
-        body: Json | None = None,
+        body: Callable[[], Json] | None = None,
     ) -> bytes:
         given = dict(params or {})
         if method != "GET":
@@ -196,47 +219,67 @@ class KubeApi:
         timeout = aiohttp.ClientTimeout(
             total=REQUEST_TIMEOUT_S + 2.0, sock_connect=CONNECT_TIMEOUT_S
         )
-        async with (
-            self._pacer.turn(),
-            self._answer(method, path, given, body, timeout) as answer,
-        ):
-            try:
-                return await answer.read()
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise ApiUnreachable(f"the answer broke off: {told(error)}") from error
+        async with self.pacer.turn():
+            data = msgspec.json.encode(body()) if body is not None else None
+            async with self._answer(verb, method, path, given, data, timeout) as answer:
+                try:
+                    return await answer.read()
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    raise ApiUnreachable(f"the answer broke off: {told(error)}") from error
 
     @asynccontextmanager
     async def _answer(
         self,
+        verb: str,
         method: str,
         path: str,
         params: Mapping[str, str],
-        body: Json | None,
+        body: bytes | None,
         timeout: aiohttp.ClientTimeout,
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """An answer that is no refusal."""
-        self.requests += 1
-        headers = {**self._client.default_headers, "Accept": "application/json"}
-        query = list(params.items())
-        try:
-            await self._client.update_params_for_auth(headers, query, ["BearerToken"])
-            answer: aiohttp.ClientResponse = await self._client.rest_client.request(
-                method,
-                f"{self._client.configuration.host}{path}",
-                query_params=dict(query),
-                headers=headers,
-                body=body,
-                _preload_content=False,
-                _request_timeout=timeout,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
-            raise ApiUnreachable(f"the API server can't be reached: {told(error)}") from error
+        answer = await self._asked(verb, method, path, params, body, timeout)
         try:
             if answer.status >= 400:
                 raise await self._refusal(answer)
             yield answer
         finally:
             answer.release() if answer.content.at_eof() else answer.close()
+
+    async def _asked(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """The head of the answer, whatever it is. Raises ApiUnreachable."""
+        settings = self._client.configuration
+        headers = {**self._client.default_headers, "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        code = "none"
+        try:
+            await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+            answer = await self._session.request(
+                method,
+                f"{self._host}{path}",
+                params=params,
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                proxy=self._proxy,
+                proxy_headers=settings.proxy_headers,
+                server_hostname=settings.tls_server_name,
+            )
+            code = str(answer.status)
+        except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
+            raise ApiUnreachable(f"the API server can't be reached: {told(error)}") from error
+        finally:
+            self.asked[Asked(verb, code)] += 1
+        return answer
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> ApiRefused:
         try:
@@ -249,7 +292,7 @@ class KubeApi:
             status = Status(message=text[:200].decode(errors="replace"))
         retry_after_s = _seconds(answer.headers.get("Retry-After"))
         if answer.status == TOO_MANY:
-            self._pacer.hold_off(_RETRY_AFTER_S if retry_after_s is None else retry_after_s)
+            self.pacer.hold_off(_RETRY_AFTER_S if retry_after_s is None else retry_after_s)
         if answer.status == UNAUTHORIZED and self._refresh is not None:
             await self._refresh()
         return ApiRefused(answer.status, status.reason, status.message, retry_after_s)
@@ -267,6 +310,14 @@ def pod_of(body: bytes | Raw) -> Pod:
     """A pod as the server sent it. Raises ApiUnreachable."""
     pod: Pod = decoded(body, Pod)
     return pod
+
+
+def _proxy_of(url: str) -> str | None:
+    """What the environment says about the way to this server (HTTPS_PROXY, NO_PROXY)."""
+    parts = urlsplit(url)
+    if not parts.hostname or proxy_bypass(parts.hostname):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def told(error: BaseException) -> str:

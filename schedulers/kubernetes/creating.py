@@ -132,11 +132,10 @@ class PodMaker:
     async def _attempt(self, assignment: Assignment) -> Pod:
         try:
             owner = await self._owner()
-            manifest = pod_manifest(self._config, assignment, owner, template=self._template)
             api = await self._connected()
             if in_config_map(assignment):
                 await self._with_program(api, assignment, owner)
-            return await self._create(api, assignment, manifest)
+            return await self._create(api, assignment, owner)
         except Invalid as error:
             raise LaunchRefused(f"{error.path}: {error.message}") from error
         except Internal as error:  # the owner may not be looked up
@@ -148,8 +147,12 @@ class PodMaker:
                 raise Unreachable(refused.message) from refused
             raise LaunchRefused(refused.message) from refused
 
-    async def _create(self, api: KubeApi, assignment: Assignment, manifest: Json) -> Pod:
+    async def _create(self, api: KubeApi, assignment: Assignment, owner: Owner | None) -> Pod:
         worker_id = assignment.worker_id
+
+        def manifest() -> Json:
+            return pod_manifest(self._config, assignment, owner, template=self._template)
+
         try:
             pod = pod_of(await api.create(PODS, manifest))
         except ApiUnreachable:
@@ -207,7 +210,7 @@ class PodMaker:
 
     async def _put(self, api: KubeApi, name: str, manifest: Json) -> None:
         try:
-            await api.create(CONFIG_MAPS, manifest)
+            await api.create(CONFIG_MAPS, lambda: manifest)
         except ApiRefused as refused:
             if refused.code != CONFLICT or refused.reason != "AlreadyExists":
                 raise
