@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import Raw, Struct, field
 
 from events.messages import SchedulerConfig
-from events.states import RUN_ENDED, NodeState, RunState, WorkerState
+from events.states import NODE_EXPIRED, RUN_ENDED, NodeState, RunState, WorkerState
 
 
 class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -33,7 +33,7 @@ class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def expired(self) -> bool:
-        return self.state is NodeState.EXPIRED
+        return self.state is NODE_EXPIRED
 
 
 class Worker(Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -145,6 +145,13 @@ class Leadership(Struct, kw_only=True, frozen=True, gc=False):
     start: int
 
 
+class QueueCursor(Struct, kw_only=True, frozen=True, gc=False):
+    """Up to which message the queue is done. ``stream``: when that stream was created."""
+
+    stream: str
+    sequence: int
+
+
 class LedgerState(Struct, kw_only=True, omit_defaults=True):
     """Everything that a snapshot holds."""
 
@@ -159,6 +166,7 @@ class LedgerState(Struct, kw_only=True, omit_defaults=True):
     jobs: dict[str, Job] = field(default_factory=dict)
     highest_run: dict[str, int] = field(default_factory=dict)
     commands: dict[str, CommandEntry] = field(default_factory=dict)
+    queue: QueueCursor | None = None
     definitions: dict[str, int] = field(default_factory=dict)
     """Ended jobs whose last run still has its program and environment, in the order of their
     ends: job_id to the size in bytes."""

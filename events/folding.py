@@ -19,13 +19,25 @@ from events.entities import (
     Job,
     Leadership,
     Node,
+    QueueCursor,
     Run,
     Worker,
 )
 from events.indexes import Indexes
 from events.states import (
+    NODE_CORDONED,
+    NODE_EXPIRED,
+    NODE_READY,
     NODE_TABLE,
+    RUN_RUNNING,
+    RUN_STARTING,
+    RUN_STOPPING,
     RUN_TABLE,
+    RUN_WAITING,
+    WORKER_ASSIGNED,
+    WORKER_LOST,
+    WORKER_RUNNING,
+    WORKER_STOPPING,
     WORKER_TABLE,
     IllegalTransition,
     NodeState,
@@ -112,6 +124,13 @@ class Folding(Indexes):
         for command_id in fact.command_ids:
             self.commands.pop(command_id, None)
 
+    def _queue_moved(self, fact: f.QueueTaken | f.QueueSetAside, at: datetime, epoch: int) -> None:
+        cursor = self.state.queue
+        if cursor and cursor.stream == fact.stream and cursor.sequence >= fact.sequence:
+            who, where = str(fact.sequence), f"at {cursor.sequence}"
+            raise IllegalTransition("queue", who, where, "queue_moved")
+        self.state.queue = QueueCursor(stream=fact.stream, sequence=fact.sequence)
+
     def _node_registered(self, fact: f.NodeRegistered, at: datetime, epoch: int) -> None:
         known = self.nodes.get(fact.node_id)
         past = list(known.past) if known else []
@@ -123,14 +142,14 @@ class Folding(Indexes):
             node_id=fact.node_id,
             incarnation=fact.incarnation,
             task_slots=fact.task_slots,
-            state=known.state if known else NodeState.READY,
+            state=known.state if known else NODE_READY,
             since=known.since if known else at,
             machine_id=fact.machine_id,
             addr=fact.addr,
             labels=fact.labels,
             version=fact.version,
             watched=fact.watched,
-            cordon=known.cordon if known else NodeState.READY,
+            cordon=known.cordon if known else NODE_READY,
             past=past[-PAST_INCARNATIONS:],
         )
         if known is None:
@@ -140,7 +159,7 @@ class Folding(Indexes):
     def _node_moved(self, fact: Any, target: NodeState, happening: str, at: datetime) -> Node:
         node = self.nodes[fact.node_id]
         moved = step(NODE_TABLE, node.node_id, node.state, happening, target)
-        turned = NodeState.EXPIRED in (node.state, moved) and moved is not node.state
+        turned = NODE_EXPIRED in (node.state, moved) and moved is not node.state
         if turned:
             self._count_all(node.node_id, -1)
         node.state, node.since = moved, at
@@ -150,20 +169,20 @@ class Folding(Indexes):
         return node
 
     def _node_expired(self, fact: f.NodeExpired, at: datetime, epoch: int) -> None:
-        self._node_moved(fact, NodeState.EXPIRED, "node_expired", at)
+        self._node_moved(fact, NODE_EXPIRED, "node_expired", at)
 
     def _node_returned(self, fact: f.NodeReturned, at: datetime, epoch: int) -> None:
         self._node_moved(fact, self.nodes[fact.node_id].cordon, "node_returned", at)
 
     def _node_cordoned(self, fact: f.NodeCordoned, at: datetime, epoch: int) -> None:
         expired = self.nodes[fact.node_id].expired
-        target = NodeState.EXPIRED if expired else NodeState.CORDONED
-        self._node_moved(fact, target, "node_cordoned", at).cordon = NodeState.CORDONED
+        target = NODE_EXPIRED if expired else NODE_CORDONED
+        self._node_moved(fact, target, "node_cordoned", at).cordon = NODE_CORDONED
 
     def _node_uncordoned(self, fact: f.NodeUncordoned, at: datetime, epoch: int) -> None:
         expired = self.nodes[fact.node_id].expired
-        target = NodeState.EXPIRED if expired else NodeState.READY
-        self._node_moved(fact, target, "node_uncordoned", at).cordon = NodeState.READY
+        target = NODE_EXPIRED if expired else NODE_READY
+        self._node_moved(fact, target, "node_uncordoned", at).cordon = NODE_READY
 
     def _node_forgotten(self, fact: f.NodeForgotten, at: datetime, epoch: int) -> None:
         if self.live_by_node.get(fact.node_id):
@@ -177,14 +196,17 @@ class Folding(Indexes):
         if fact.run_id <= self.state.highest_run.get(fact.job_id, 0):
             raise IllegalTransition("run", f"{fact.job_id}/{fact.run_id}", "stale", "run_created")
         self.state.highest_run[fact.job_id] = fact.run_id
-        job = self.jobs.setdefault(fact.job_id, Job(job_id=fact.job_id, name=fact.name))
-        job.name = fact.name
-        self._forget_definition(job)
+        job = self.jobs.get(fact.job_id)
+        if job is None:
+            job = self.jobs[fact.job_id] = Job(job_id=fact.job_id, name=fact.name)
+        else:
+            job.name = fact.name
+            self._forget_definition(job)
         run = Run(
             job_id=fact.job_id,
             run_id=fact.run_id,
             command_id=fact.command_id,
-            state=RunState.WAITING,
+            state=RUN_WAITING,
             since=at,
             slots=fact.slots,
             name=fact.name,
@@ -199,27 +221,25 @@ class Folding(Indexes):
             not_after=fact.not_after,
         )
         job.runs.append(run)
-        self._line_up(run)
+        self.waiting.join(run)
 
     def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
         run = self.jobs[fact.job_id].run(fact.run_id)
-        who = f"{fact.job_id}/{fact.run_id}"
-        waited = run.state is RunState.WAITING
-        run.state = step(RUN_TABLE, who, run.state, happening, target)
-        run.since = at
-        if waited and target is not RunState.WAITING:
-            self._leave_line(run)
+        state = step(RUN_TABLE, (run.job_id, run.run_id), run.state, happening, target)
+        if run.state is RUN_WAITING and state is not RUN_WAITING:
+            self.waiting.leave(run)
+        run.state, run.since = state, at
         return run
 
     def _run_waiting(self, fact: f.RunWaiting, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, RunState.WAITING, "run_waiting", at)
+        run = self._run_moved(fact, RUN_WAITING, "run_waiting", at)
         run.missing, run.reason = fact.missing, fact.reason
 
     def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
         run = self.jobs[fact.job_id].run(fact.run_id)
         run.attempt = fact.attempt
-        if run.state is RunState.WAITING:
-            self._run_moved(fact, RunState.STARTING, "run_placed", at)
+        if run.state is RUN_WAITING:
+            self._run_moved(fact, RUN_STARTING, "run_placed", at)
             run.missing, run.reason = 0, ""
         run.deadline = fact.deadline or run.deadline
         command = self.pending.get(run.command_id)
@@ -227,10 +247,10 @@ class Folding(Indexes):
             command.deadline = fact.due
 
     def _run_running(self, fact: f.RunRunning, at: datetime, epoch: int) -> None:
-        self._run_moved(fact, RunState.RUNNING, "run_running", at)
+        self._run_moved(fact, RUN_RUNNING, "run_running", at)
 
     def _run_stopping(self, fact: f.RunStopping, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, RunState.STOPPING, "run_stopping", at)
+        run = self._run_moved(fact, RUN_STOPPING, "run_stopping", at)
         run.rollback, run.reason = fact.failed, fact.reason
 
     def _run_ended(self, fact: f.RunEnded, at: datetime, epoch: int) -> None:
@@ -286,14 +306,14 @@ class Folding(Indexes):
             node_id=node.node_id if node else fact.node_id,
             incarnation=_same(fact.incarnation, node.incarnation if node else ""),
             slots=fact.slots,
-            state=WorkerState.ASSIGNED,
+            state=WORKER_ASSIGNED,
             since=at,
             epoch=_same(epoch, self.state.epoch),
             position=self._following,
         )
         self.workers[worker_id] = worker
         run.workers.append(worker_id)
-        self._count(worker, 1)
+        self._count_new(worker)
         self._hold(worker)
 
     def _worker_moved(self, fact: Any, target: WorkerState, happening: str, at: datetime) -> Worker:
@@ -307,13 +327,13 @@ class Folding(Indexes):
         return worker
 
     def _worker_launched(self, fact: f.WorkerLaunched, at: datetime, epoch: int) -> None:
-        stopping = self.workers[fact.worker_id].state is WorkerState.STOPPING
-        target = WorkerState.STOPPING if stopping else WorkerState.RUNNING
+        stopping = self.workers[fact.worker_id].state is WORKER_STOPPING
+        target = WORKER_STOPPING if stopping else WORKER_RUNNING
         worker = self._worker_moved(fact, target, "worker_launched", at)
         self._heard_of(worker, fact, epoch)
 
     def _worker_stopping(self, fact: f.WorkerStopping, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, WorkerState.STOPPING, "worker_stopping", at)
+        worker = self._worker_moved(fact, WORKER_STOPPING, "worker_stopping", at)
         if not worker.unwanted:
             self._count_unwanted(worker)
         worker.unwanted, worker.force = True, worker.force or fact.force
@@ -321,12 +341,12 @@ class Folding(Indexes):
         self._note_failure(worker, fact.reason)
 
     def _worker_lost(self, fact: f.WorkerLost, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, WorkerState.LOST, "worker_lost", at)
+        worker = self._worker_moved(fact, WORKER_LOST, "worker_lost", at)
         worker.reason = fact.reason
         self._note_failure(worker, fact.reason)
 
     def _worker_returned(self, fact: f.WorkerReturned, at: datetime, epoch: int) -> None:
-        worker = self._worker_moved(fact, WorkerState.RUNNING, "worker_returned", at)
+        worker = self._worker_moved(fact, WORKER_RUNNING, "worker_returned", at)
         worker.reason = ""
         self._heard_of(worker, fact, epoch)
 
@@ -341,9 +361,8 @@ class Folding(Indexes):
 
     def _worker_ended(self, fact: f.WorkerEnded, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, fact.state, "worker_ended", at)
-        self._count(worker, -1)
+        self._count_gone(worker, fact.launched)
         worker.gone, worker.since, worker.launched = True, at, fact.launched
-        self._count(worker, 1)
         for command_id in self.pending_of.get(worker.job_id, ()):
             if command_id in self.unended:
                 self.unended[command_id].pop(worker.worker_id, None)
@@ -361,14 +380,16 @@ class Folding(Indexes):
 
     def _note_failure(self, worker: Worker, reason: str) -> None:
         run = self.run_of(worker)
-        if run.state is RunState.STARTING:
+        if run.state is RUN_STARTING:
             run.failures[worker.node_id] = reason
 
 
 def definition_size(run: Run) -> int:
     """Bytes of what a run was started with, as it counts for ``DEFINITION_BYTES``."""
-    env = sum(len(name) + len(value) for name, value in run.env_vars.items())
-    return len(bytes(run.program)) + env
+    size = len(bytes(run.program))
+    for name, value in run.env_vars.items():
+        size += len(name) + len(value)
+    return size
 
 
 def _same(value: T, known: T) -> T:
@@ -391,6 +412,8 @@ _FOLDS: Final[dict[type, Callable[[Folding, Any, datetime, int], None]]] = {
     f.CommandTaken: Folding._command_taken,
     f.CommandDone: Folding._command_done,
     f.CommandForgotten: Folding._commands_forgotten,
+    f.QueueTaken: Folding._queue_moved,
+    f.QueueSetAside: Folding._queue_moved,
     f.NodeRegistered: Folding._node_registered,
     f.NodeExpired: Folding._node_expired,
     f.NodeReturned: Folding._node_returned,

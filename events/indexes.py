@@ -7,11 +7,11 @@ without an outcome. What may not: what a fact changes (``events.folding``).
 from __future__ import annotations
 
 from msgspec import Struct
-from sortedcontainers import SortedList
 
 from events.capacity import Capacity
 from events.entities import CommandEntry, Job, LedgerState, Node, Run, Worker
-from events.states import RunState
+from events.line import Line
+from events.states import RUN_WAITING
 
 
 class Tally(Struct, gc=False):
@@ -25,14 +25,6 @@ class Tally(Struct, gc=False):
     waiting: int = 0
     serving: int = 0
     leaving: int = 0
-
-
-Place = tuple[int, int, str, int]
-"""Of a run that waits: minus its priority, the position of its creation, job_id, run_id."""
-
-
-def place_of(run: Run) -> Place:
-    return (-run.priority, run.position, run.job_id, run.run_id)
 
 
 class Indexes:
@@ -54,7 +46,7 @@ class Indexes:
         """Where the record that is being folded will stand."""
         self.unended: dict[str, dict[str, None]] = {}
         """Of each pending stop, the workers whose end it waits for."""
-        self.waiting: SortedList[Place] = SortedList()
+        self.waiting = Line()
         """The runs that wait to be placed, in the order in which they are."""
         self._tallies: dict[tuple[str, int], Tally] = {}
         self._held: dict[str, int] = {}
@@ -72,8 +64,8 @@ class Indexes:
                 self._await(command)
         for job in self.state.jobs.values():
             for run in job.runs:
-                if run.state is RunState.WAITING:
-                    self._line_up(run)
+                if run.state is RUN_WAITING:
+                    self.waiting.join(run)
 
     @property
     def position(self) -> int:
@@ -122,8 +114,19 @@ class Indexes:
             if not worker.launched:
                 tally.waiting += sign
 
+    # What ``_count`` before and after comes to, for the most frequent changes:
+
+    def _count_new(self, worker: Worker) -> None:
+        key = (worker.job_id, worker.run_id)
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies[key] = Tally()
+        tally.live += 1
+        tally.silent += not self.answers(worker)
+        tally.waiting += 1
+        tally.serving += worker.slots
+
     def _count_launched(self, worker: Worker) -> None:
-        """What ``_count`` before and after comes to, for the most frequent changes."""
         if not worker.unwanted:
             self._tallies[worker.job_id, worker.run_id].waiting -= 1
 
@@ -133,16 +136,22 @@ class Indexes:
         tally.leaving += worker.slots
         tally.waiting -= not worker.launched
 
+    def _count_gone(self, worker: Worker, launched: bool) -> None:
+        """``launched``: whether it ever ran, as its end tells."""
+        tally = self._tallies[worker.job_id, worker.run_id]
+        tally.live -= 1
+        tally.silent -= not self.answers(worker)
+        if worker.unwanted:
+            tally.leaving -= worker.slots
+            return
+        tally.waiting -= not worker.launched
+        if not launched:
+            tally.serving -= worker.slots
+
     def _count_all(self, node_id: str, sign: int) -> None:
         """``_count`` for the live workers of a node that falls silent or is heard again."""
         for worker in self.live_by_node.get(node_id, {}).values():
             self._count(worker, sign)
-
-    def _line_up(self, run: Run) -> None:
-        self.waiting.add(place_of(run))
-
-    def _leave_line(self, run: Run) -> None:
-        self.waiting.remove(place_of(run))
 
     def _await(self, entry: CommandEntry) -> None:
         self.pending[entry.command_id] = entry

@@ -96,16 +96,22 @@ S = TypeVar("S", WorkerState, RunState, NodeState)
 
 
 def step(
-    table: dict[tuple[S, str], frozenset[S]], who: str, state: S, happening: str, target: S
+    table: dict[tuple[S, str], frozenset[S]],
+    who: str | tuple[str, int],
+    state: S,
+    happening: str,
+    target: S,
 ) -> S:
-    """The target state, if the table lets ``happening`` lead there from ``state``.
+    """The target state, if the table lets ``happening`` lead there from ``state``. ``who``:
+    its id; a run's are job_id and run_id.
 
     Raises IllegalTransition.
     """
     allowed = table.get((state, happening))
     if allowed is None or target not in allowed:
         kind = type(state).__name__.removesuffix("State").lower()
-        raise IllegalTransition(kind, who, f"{state} (asked to be {target})", happening)
+        name = who if isinstance(who, str) else "{}/{}".format(*who)
+        raise IllegalTransition(kind, name, f"{state} (asked to be {target})", happening)
     return target
 
 
@@ -113,3 +119,17 @@ WORKER_ENDED: Final = frozenset({W.FINISHED, W.FAILED})
 """States without return; ``lost`` ends too once the worker is provably gone."""
 
 RUN_ENDED: Final = frozenset({R.FINISHED, R.FAILED, R.STOPPED})
+
+# On Python 3.11 it takes 0.1 us to find a member through its class, and folding a fact looks
+# at several; these are for folding.
+NODE_READY: Final = N.READY
+NODE_CORDONED: Final = N.CORDONED
+NODE_EXPIRED: Final = N.EXPIRED
+RUN_WAITING: Final = R.WAITING
+RUN_STARTING: Final = R.STARTING
+RUN_RUNNING: Final = R.RUNNING
+RUN_STOPPING: Final = R.STOPPING
+WORKER_ASSIGNED: Final = W.ASSIGNED
+WORKER_RUNNING: Final = W.RUNNING
+WORKER_STOPPING: Final = W.STOPPING
+WORKER_LOST: Final = W.LOST
