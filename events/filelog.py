@@ -38,6 +38,7 @@ from events.log import (
     encode_record,
     lost,
 )
+from events.wholefiles import sync_folder
 
 Fsync: TypeAlias = Literal["always", "interval", "never"]
 FSYNC_INTERVAL_S: Final = 1.0
@@ -215,7 +216,7 @@ class FileLog:
             made = not self._path.exists()
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if made and self._fsync != "never":
-                _sync_directory(self._path.parent)
+                sync_folder(self._path.parent)
             self._identify(os.fstat(self._file))
         found = self._path.stat()
         self._identify(found)
@@ -327,14 +328,6 @@ def _write_all(file: int, data: bytes, offset: int) -> None:
         written = os.pwrite(file, view, offset)
         view = view[written:]
         offset += written
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _heard(work: asyncio.Future[None]) -> None:

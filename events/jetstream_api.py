@@ -42,7 +42,7 @@ GONE: Final = (
 """After these the connection is of no use any more."""
 
 _LIMITS: Final = {
-    10027: ": the account may have no more streams, and slotbus needs three of its own",
+    10027: ": the account may have no more streams, and slotbus needs four of its own",
     10028: ": the server gives JetStream no more storage",
     10039: ": JetStream is not enabled for this account",
     10047: ": the server or the account gives less storage than log_max_bytes asks for",
@@ -128,6 +128,14 @@ class _Reply(Struct):
     error: ApiError | None = None
 
 
+class _Subjects(Struct):
+    subjects: dict[str, int] = {}
+
+
+class _CountsReply(Struct):
+    state: _Subjects
+
+
 class _MessageBody(Struct):
     seq: int
     data: str = ""
@@ -209,10 +217,32 @@ class JetStreamApi:
             await self._ask(f"STREAM.UPDATE.{info.config.name}", body, deadline), StreamInfo
         )
 
+    async def counts(self, stream: str, subjects: str, deadline: Deadline) -> dict[str, int]:
+        """How many messages the stream holds on each subject that matches; none without it."""
+        try:
+            body = msgspec.json.encode({"subjects_filter": subjects})
+            reply = await self._ask(f"STREAM.INFO.{stream}", body, deadline)
+        except ApiRefused as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return {}
+            raise
+        return _decode(reply, _CountsReply).state.subjects
+
     async def message(self, stream: str, seq: int, deadline: Deadline) -> StoredMessage | None:
         """What the stream's leader holds at ``seq``; None: nothing."""
+        return await self._message(stream, {"seq": seq}, deadline)
+
+    async def last_message(
+        self, stream: str, subject: str, deadline: Deadline
+    ) -> StoredMessage | None:
+        """The last one on a subject; None: there is none."""
+        return await self._message(stream, {"last_by_subj": subject}, deadline)
+
+    async def _message(
+        self, stream: str, which: Mapping[str, int | str], deadline: Deadline
+    ) -> StoredMessage | None:
         try:
-            body = msgspec.json.encode({"seq": seq})
+            body = msgspec.json.encode(which)
             reply = await self._ask(f"STREAM.MSG.GET.{stream}", body, deadline)
         except ApiRefused as error:
             if error.err_code == NO_MESSAGE:
@@ -222,12 +252,19 @@ class JetStreamApi:
         try:
             data, head = base64.b64decode(message.data), base64.b64decode(message.hdrs)
         except binascii.Error as error:
-            raise LogError(f"JetStream's answer about message {seq} can't be read") from error
+            raise LogError(
+                f"JetStream's answer about message {message.seq} can't be read"
+            ) from error
         return StoredMessage(message.seq, data, _headers(head))
 
     async def purge(self, stream: str, before_seq: int, deadline: Deadline) -> None:
         """Removes the messages below ``before_seq``."""
         body = msgspec.json.encode({"seq": before_seq})
+        await self._ask(f"STREAM.PURGE.{stream}", body, deadline)
+
+    async def purge_subject(self, stream: str, subject: str, deadline: Deadline) -> None:
+        """Removes the messages on one subject."""
+        body = msgspec.json.encode({"filter": subject})
         await self._ask(f"STREAM.PURGE.{stream}", body, deadline)
 
     async def create_reader(

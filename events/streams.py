@@ -14,6 +14,9 @@ from events.subjects import Subjects
 
 EVENT_MAX_AGE_S: Final = 7 * 86_400.0
 DUPLICATE_WINDOW_S: Final = 120.0
+QUEUE_MAX_BYTES: Final = 256 * 1024 * 1024
+ASIDE_MAX_BYTES: Final = 64 * 1024 * 1024
+ASIDE_MAX_AGE_S: Final = 30 * 86_400.0
 
 
 def log_stream(
@@ -26,6 +29,40 @@ def log_stream(
         discard="new",  # the default drops old records silently
         deny_delete=True,
         max_bytes=-1 if max_bytes is None else max_bytes,
+        num_replicas=replicas,
+    )
+
+
+def snapshot_stream(subjects: Subjects, *, replicas: int = 1) -> StreamConfig:
+    """Snapshots of the ledger, a few messages each; the leader removes the old ones."""
+    return StreamConfig(
+        name=subjects.snapshot_stream,
+        subjects=[subjects.snapshot("*")],
+        discard="new",
+        num_replicas=replicas,
+    )
+
+
+def queue_stream(
+    subjects: Subjects, *, max_bytes: int = QUEUE_MAX_BYTES, replicas: int = 1
+) -> StreamConfig:
+    """Commands that wait for a controller: a full queue refuses more."""
+    return StreamConfig(
+        name=subjects.queue_stream,
+        subjects=[subjects.queues],
+        discard="new",
+        max_bytes=max_bytes,
+        num_replicas=replicas,
+    )
+
+
+def aside_stream(subjects: Subjects, *, replicas: int = 1) -> StreamConfig:
+    """What was in the queue and is no command, for a person to look at for some weeks."""
+    return StreamConfig(
+        name=subjects.aside_stream,
+        subjects=[subjects.aside(">")],
+        max_bytes=ASIDE_MAX_BYTES,
+        max_age=int(ASIDE_MAX_AGE_S * NANOSECONDS),
         num_replicas=replicas,
     )
 

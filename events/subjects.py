@@ -46,12 +46,20 @@ class Subjects(Struct, frozen=True):
         return f"{self.token.upper()}_EVENT"
 
     @property
+    def snapshot_stream(self) -> str:
+        return f"{self.token.upper()}_SNAPSHOT"
+
+    @property
     def lease_bucket(self) -> str:
         return f"{self.token}_lease"
 
     @property
     def eventlog(self) -> str:
         return f"{self.root}.eventlog"
+
+    def snapshot(self, position: int | str) -> str:
+        """All that is stored of the ledger's snapshot at a position; ``*`` is any."""
+        return f"{self.root}.snapshot.{position}"
 
     @property
     def events(self) -> str:
@@ -60,6 +68,26 @@ class Subjects(Struct, frozen=True):
     @property
     def event_leader(self) -> str:
         return f"{self.root}.event.leader"
+
+    @property
+    def queue_stream(self) -> str:
+        return f"{self.token.upper()}_QUEUE"
+
+    @property
+    def queues(self) -> str:
+        return f"{self.root}.queue.>"
+
+    def queue(self, verb: str) -> str:
+        """Where a command is left to be done once, when a controller leads."""
+        return f"{self.root}.queue.{verb}"
+
+    @property
+    def aside_stream(self) -> str:
+        return f"{self.token.upper()}_ASIDE"
+
+    def aside(self, verb: str) -> str:
+        """Where a message of the queue goes that is no command; ``>`` is all of them."""
+        return f"{self.root}.aside.{verb}"
 
     def cmd(self, verb: str) -> str:
         return f"{self.root}.cmd.{verb}"

@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,10 +25,11 @@ from events.errors import Internal, NotLeader, SlotbusError, TooLarge
 from events.facts import CommandDone, Record
 from events.ids import START, Position
 from events.ledger import Ledger
-from events.log import EventLog, LogFull, LogUnreadable, conflict
+from events.log import EventLog, LogFull, conflict
 from events.messages import HeartbeatNodeReq, HeartbeatReply
 from events.pulse import Pulse
-from events.states import IllegalTransition, WorkerState
+from events.recall import recall
+from events.states import WorkerState
 from schedulers.backend import Backend
 from schedulers.chance import Chance, SystemChance
 from schedulers.clock import Clock, MonotonicClock
@@ -135,6 +135,7 @@ class EngineLoop:
         self._clock = clock
         self._chance = chance or SystemChance()
         self._may_act = may_act
+        self._fold: Callable[[], Awaitable[Ledger]] | None = None
         self._inbox = Inbox(self.settings.queue_limit)
         self._one_by_one = 0
         self._unreleased: deque[Decision] = deque()
@@ -298,13 +299,9 @@ class EngineLoop:
         log.warning("ledger read again", position=ledger.position)
 
     async def _fold_log(self) -> Ledger:
-        """Raises LogError, LogUnreadable for a record that can't follow those before it."""
-        ledger = Ledger()
-        async with aclosing(self.log.read()) as batches:
-            async for records in batches:
-                for record in records:
-                    _apply(ledger, record)
-        return ledger
+        """A ledger at the log's end. Raises LogError, LogUnreadable for a record that can't
+        follow those before it."""
+        return await self._fold() if self._fold is not None else (await recall(self.log)).ledger
 
     def _refuse_all(self, error: SlotbusError | None) -> None:
         """Everybody who waits is told that it is over here."""
@@ -401,6 +398,11 @@ class EngineLoop:
         """Tells ``recorder`` everything that enters, in order; before ``start``."""
         self.tape = Tape(recorder)
 
+    def fold_by(self, fold: Callable[[], Awaitable[Ledger]]) -> None:
+        """How the log becomes a ledger of the engine's own, where that is not by reading all
+        of it; before ``start``. ``fold`` raises LogError."""
+        self._fold = fold
+
     def grace(self, reason: str) -> None:
         """Gives every node a new full term: it could not have been heard."""
         self._put(Grace(reason))
@@ -433,16 +435,6 @@ class EngineLoop:
             here = node is not None and not node.expired
             return here and (worker is None or not worker.gone or effect.orphan)
         return True
-
-
-def _apply(ledger: Ledger, record: Record) -> None:
-    try:
-        ledger.apply(record)
-    except IllegalTransition as error:
-        position = ledger.position + 1
-        raise LogUnreadable(
-            f"record {position} of the event log can't be: {error}", position=position
-        ) from error
 
 
 def _answer(answer: Answer | None, reply: Reply | SlotbusError) -> None:
