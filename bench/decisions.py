@@ -14,7 +14,7 @@ from typing import Final
 from bench.appends import BareAppends
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds_of
 from bench.rig import linked, nats_server
-from controller.collector import calm_collector
+from events.collector import calm_collector
 from events.errors import SlotbusError
 from events.jetstream import JetStreamLog
 from events.messages import CordonReq, RegisterNodeReq, UncordonReq

@@ -19,9 +19,9 @@ from nats.aio.msg import Msg
 from bench.measure import ROUNDS, Goal, Pair, Row, compare
 from bench.peers import SEND, Order
 from bench.rig import helper, linked, nats_server, until_answered
-from controller.collector import calm_collector
 from controller.inbox import NatsInbox
 from controller.outbox import InboxStats
+from events.collector import calm_collector
 from events.log import MemoryLog
 from events.messages import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq
 from events.pulse import live_digest

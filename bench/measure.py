@@ -90,6 +90,14 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+async def cpu_seconds_of(work: Callable[[], Awaitable[object]]) -> float:
+    """How much CPU time this process uses for an awaited call: for work that waits for nobody
+    it is the time an idle machine would take."""
+    began = time.process_time()
+    await work()
+    return time.process_time() - began
+
+
 async def seconds_of(work: Callable[[], Awaitable[object]]) -> float:
     """How long an awaited call takes."""
     began = time.perf_counter()

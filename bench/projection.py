@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from bench.material import EPOCH, busy_day
 from bench.measure import Pair, Row, compare, seconds_of
 from bench.rig import linked, nats_server
-from controller.collector import calm_collector
+from events.collector import calm_collector
 from events.concerns import Directory
 from events.facts import NodeExpired, Record, WorkerAssigned, WorkerLost
 from events.ids import Position

@@ -6,12 +6,14 @@ snapshots are kept (``events.snapshots``), and when they are made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Final
 
 import structlog
 from msgspec import Struct
 
+from events.collector import paused_collector
 from events.errors import SlotbusError
 from events.facts import Record
 from events.ids import START, Position
@@ -43,10 +45,11 @@ class Recalled(Struct, frozen=True, kw_only=True):
     base: Position = START
 
 
-def apply(ledger: Ledger, record: Record) -> None:
-    """Folds a stored record. Raises LogUnreadable for one that can't follow those before."""
+def fold(ledger: Ledger, records: Iterable[Record]) -> None:
+    """Folds stored records. Raises LogUnreadable for one that can't follow those before."""
     try:
-        ledger.apply(record)
+        for record in records:
+            ledger.apply(record)
     except IllegalTransition as error:
         position = ledger.position + 1
         raise LogUnreadable(
@@ -63,23 +66,27 @@ async def fold_on(log: EventLog, ledger: Ledger) -> None:
     """
     position = ledger.position
     seen = position == START
-    async with aclosing(log.read(Position(max(0, position - 1)))) as batches:
-        async for records in batches:
-            if not seen:
-                seen = True
-                if not is_last(records[0], ledger):
-                    raise LogLost(
-                        f"record {position} of the event log is another one than it was: the "
-                        "log lost its end and was written on",
-                        expected=position,
-                    )
-                records = records[1:]
-            for record in records:
-                apply(ledger, record)
+    reading = log.read(Position(max(0, position - 1)))
+    with paused_collector():
+        async with aclosing(reading) as batches:
+            async for records in batches:
+                if not seen:
+                    seen = True
+                    _check_last(records.pop(0), ledger)
+                fold(ledger, records)
     if not seen:
         raise LogLost(
             f"the log ends before the known position {position}: its tail was lost",
             expected=position,
+        )
+
+
+def _check_last(record: Record, ledger: Ledger) -> None:
+    if not is_last(record, ledger):
+        raise LogLost(
+            f"record {ledger.position} of the event log is another one than it was: the log lost "
+            "its end and was written on",
+            expected=ledger.position,
         )
 
 

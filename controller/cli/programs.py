@@ -123,9 +123,9 @@ def controller(
     from controller.app import run_controller
     from controller.cli.finding import settings_of_others
     from controller.cli.running import as_usage, reported, run_program
-    from controller.collector import calm_collector
     from controller.config import ControllerConfig, load_controller
     from controller.logs import setup_logging
+    from events.collector import calm_collector
 
     flags: dict[str, object] = {
         "scheduler": None if scheduler is None else scheduler.value,
