@@ -1,7 +1,7 @@
 """Creating pods: each attempt's answer, and what a missing answer leaves open.
 
-What lives here: ``PodMaker``: the pod of an assignment and its program's ConfigMap, made once
-however often they are asked for. What may not: when to try again, and what runs.
+What lives here: ``PodMaker``: the pod of an assignment, made once however often it is asked
+for. What may not: when to try again, what runs, and programs (``programs``).
 
 A request that was sent can't be called back: it goes on when nobody waits for it any more,
 and who stops its worker waits for it here first.
@@ -13,8 +13,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import msgspec
-
 from events.errors import Internal, Invalid
 from schedulers.kubernetes.client import (
     CONFLICT,
@@ -23,35 +21,21 @@ from schedulers.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
     KubeApi,
-    decoded,
     pod_of,
 )
 from schedulers.kubernetes.config import KubernetesConfig, Owner
 from schedulers.kubernetes.identity import read_identity, same_worker
-from schedulers.kubernetes.manifest import (
-    identity_of,
-    in_config_map,
-    pod_manifest,
-    program_manifest,
-)
-from schedulers.kubernetes.names import pod_name, program_name
+from schedulers.kubernetes.manifest import identity_of, in_config_map, pod_manifest
+from schedulers.kubernetes.names import pod_name
 from schedulers.kubernetes.overlay import Json
-from schedulers.kubernetes.pods import Pod, PodMetadata
+from schedulers.kubernetes.pods import Pod
+from schedulers.kubernetes.programs import Programs
 from schedulers.launcher import Assignment, LaunchRefused, Unreachable
 
 PODS: Final = "pods"
-CONFIG_MAPS: Final = "configmaps"
-
 DOUBT_S: Final = REQUEST_TIMEOUT_S + 5.0
 """How long after a request without an answer the server may still carry it out: it was told
 to give up after REQUEST_TIMEOUT_S."""
-
-
-class _Program(msgspec.Struct, frozen=True):
-    """What is read of a ConfigMap."""
-
-    metadata: PodMetadata
-    data: dict[str, str] | None = None
 
 
 class PodMaker:
@@ -63,6 +47,7 @@ class PodMaker:
         template: Json,
         connected: Callable[[], Awaitable[KubeApi]],
         owner: Callable[[], Awaitable[Owner | None]],
+        programs: Programs,
     ) -> None:
         self._config = config
         self._template = template
@@ -70,7 +55,7 @@ class PodMaker:
         self._owner = owner
         self._under_way: dict[str, asyncio.Task[Pod]] = {}
         self._doubtful: dict[str, float] = {}
-        self._programs: dict[str, asyncio.Task[None]] = {}
+        self._programs = programs
 
     async def make(self, assignment: Assignment) -> Pod:
         """One attempt to create a worker's pod; it is done too where it is there already.
@@ -105,19 +90,9 @@ class PodMaker:
         del self._doubtful[worker_id]
         return False
 
-    async def drop_program(self, job_id: str, run_id: int) -> None:
-        """The last pod of a run goes. Raises ApiRefused, ApiUnreachable."""
-        name = program_name(self._config.cluster, job_id, run_id)
-        self._programs.pop(name, None)
-        try:
-            await (await self._connected()).delete(CONFIG_MAPS, name)
-        except ApiRefused as refused:
-            if refused.code != NOT_FOUND:
-                raise
-
     async def close(self) -> None:
         """Gives up waiting for what is under way."""
-        tasks = [*self._under_way.values(), *self._programs.values()]
+        tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -134,7 +109,7 @@ class PodMaker:
             owner = await self._owner()
             api = await self._connected()
             if in_config_map(assignment):
-                await self._with_program(api, assignment, owner)
+                await self._programs.put(assignment, owner)
             return await self._create(api, assignment, owner)
         except Invalid as error:
             raise LaunchRefused(f"{error.path}: {error.message}") from error
@@ -192,29 +167,3 @@ class PodMaker:
         if not same_worker(read_identity(meta.labels or {}, meta.annotations or {}), who):
             raise LaunchRefused(f"pod {name} is there already, and is not ours")
         return pod
-
-    # --- programs -----------------------------------------------------------------------
-
-    async def _with_program(
-        self, api: KubeApi, assignment: Assignment, owner: Owner | None
-    ) -> None:
-        """The run's ConfigMap, once for all its pods. Raises what ``_put`` raises."""
-        name = program_name(self._config.cluster, assignment.job_id, assignment.run_id)
-        task = self._programs.get(name)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            manifest = program_manifest(self._config, assignment, owner)
-            task = asyncio.create_task(self._put(api, name, manifest), name=f"program {name}")
-            self._programs[name] = task
-        await asyncio.wait({task})
-        task.result()
-
-    async def _put(self, api: KubeApi, name: str, manifest: Json) -> None:
-        try:
-            await api.create(CONFIG_MAPS, lambda: manifest)
-        except ApiRefused as refused:
-            if refused.code != CONFLICT or refused.reason != "AlreadyExists":
-                raise
-            there: _Program = decoded(await api.get(CONFIG_MAPS, name), _Program)
-            ours = manifest["metadata"]["labels"].items() <= (there.metadata.labels or {}).items()
-            if not ours or there.data != manifest["data"]:
-                raise LaunchRefused(f"ConfigMap {name} is there already, and is not ours") from None

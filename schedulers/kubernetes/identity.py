@@ -50,6 +50,14 @@ class Identity(Struct, frozen=True, kw_only=True):
     stamp: Stamp
 
 
+class RunIdentity(Struct, frozen=True):
+    """Whose an object of a whole run is."""
+
+    cluster: str
+    job_id: str
+    run_id: int
+
+
 class Marks(Struct, frozen=True):
     """What an object carries so that it can be found and read again."""
 
@@ -83,25 +91,33 @@ def read_identity(labels: Mapping[str, str], annotations: Mapping[str, str]) -> 
     An annotation counts only where its label is the hash of it: a label changed by hand
     makes another pod of it.
     """
-    told = {key: _told(key, labels, annotations) for key in RESERVED_LABELS}
-    cluster, job_id, worker_id = told[CLUSTER], told[JOB_ID], told[WORKER_ID]
-    run_id = _number(told[RUN_ID])
-    if cluster is None or job_id is None or worker_id is None or not run_id:
-        return None
-    if not all(ID_RE.match(text) for text in (cluster, job_id, worker_id)):
+    run = read_run(labels, annotations)
+    worker_id = _told(WORKER_ID, labels, annotations)
+    if run is None or worker_id is None or not ID_RE.match(worker_id):
         return None
     return Identity(
         worker_id=worker_id,
-        job_id=job_id,
-        run_id=run_id,
-        name=told[JOB_NAME] or "",
+        job_id=run.job_id,
+        run_id=run.run_id,
+        name=_told(JOB_NAME, labels, annotations) or "",
         slots=_number(annotations.get(SLOTS)) or 1,
         stamp=Stamp(
-            cluster=cluster,
+            cluster=run.cluster,
             epoch=_number(annotations.get(EPOCH)),
             position=_number(annotations.get(POSITION)),
         ),
     )
+
+
+def read_run(labels: Mapping[str, str], annotations: Mapping[str, str]) -> RunIdentity | None:
+    """The run that these labels and annotations tell of, as ``read_identity`` does."""
+    cluster, job_id = _told(CLUSTER, labels, annotations), _told(JOB_ID, labels, annotations)
+    run_id = _number(_told(RUN_ID, labels, annotations))
+    if cluster is None or job_id is None or not run_id:
+        return None
+    if not (ID_RE.match(cluster) and ID_RE.match(job_id)):
+        return None
+    return RunIdentity(cluster, job_id, run_id)
 
 
 def same_worker(one: Identity | None, other: Identity) -> bool:

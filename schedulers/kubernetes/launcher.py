@@ -39,6 +39,7 @@ from schedulers.kubernetes.names import short_hash
 from schedulers.kubernetes.overlay import Json
 from schedulers.kubernetes.owner import find_owner
 from schedulers.kubernetes.pods import Pod
+from schedulers.kubernetes.programs import Programs
 from schedulers.kubernetes.template import PROGRAM_VOLUME, configured_template
 from schedulers.kubernetes.view import PodView, Tracked
 from schedulers.kubernetes.watch import PodWatch
@@ -88,8 +89,13 @@ class KubernetesLauncher:
         self._tasks: list[asyncio.Task[None]] = []
         self._listed_once = False
         self.view = PodView(config.cluster, self._tell)
+        self.programs = Programs(config, self.api, self.view.runs)
         self.maker = PodMaker(
-            config, template or configured_template(config), self.api, self._own_owner
+            config,
+            template or configured_template(config),
+            self.api,
+            self._own_owner,
+            self.programs,
         )
         self.watch = PodWatch(
             self.api,
@@ -134,6 +140,7 @@ class KubernetesLauncher:
         if not self._tasks and not self._closed:
             self._go("pods", self.watch.run())
             self._go("pods due", self._keeper.run())
+            self._go("programs", self.programs.run())
 
     def _go(self, name: str, work: Coroutine[object, object, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
@@ -151,6 +158,8 @@ class KubernetesLauncher:
                 return await self._launch(assignment)
         except LaunchRefused:
             self._tracking.bury(assignment.worker_id)
+            if self.view.of(assignment.worker_id) is None:
+                self.programs.release(assignment.worker_id)
             raise
         except TimeoutError as error:
             tracked = self.view.of(assignment.worker_id)
@@ -193,6 +202,7 @@ class KubernetesLauncher:
         if tracked is None:
             if self.maker.may_appear(order.worker_id):
                 raise Unreachable("its pod may still be created by a request without an answer")
+            self.programs.release(order.worker_id)
             return "unknown"
         if tracked.end is not None:
             return "ended"
@@ -270,16 +280,17 @@ class KubernetesLauncher:
         self._tracking.bury(worker_id)
         tracked = self.view.of(worker_id)
         if tracked is None:
+            self.programs.release(worker_id)
             return
-        tracked.leaving = True
         try:
-            await self._drop_program(tracked)
             if tracked.there:
                 await self._remove(tracked)
         except (ApiRefused, ApiUnreachable) as error:
             _log.warning("a pod can't be removed", worker_id=worker_id, cause=str(error))
             raise Unreachable(str(error)) from error
         self.view.forget(worker_id)
+        if any(volume.name == PROGRAM_VOLUME for volume in tracked.pod.spec.volumes or []):
+            self.programs.release(worker_id, tracked.who.job_id, tracked.who.run_id)
 
     async def _remove(self, tracked: Tracked) -> None:
         try:
@@ -287,12 +298,6 @@ class KubernetesLauncher:
         except ApiRefused as refused:
             if refused.code not in (NOT_FOUND, CONFLICT):
                 raise
-
-    async def _drop_program(self, tracked: Tracked) -> None:
-        who = tracked.who
-        with_program = any(v.name == PROGRAM_VOLUME for v in tracked.pod.spec.volumes or [])
-        if with_program and all(t.leaving for t in self.view.of_run(who.job_id, who.run_id)):
-            await self.maker.drop_program(who.job_id, who.run_id)
 
     async def close(self) -> None:
         """Lets go of the connection; the pods stay as they are."""
@@ -304,6 +309,7 @@ class KubernetesLauncher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self.maker.close()
+        await self.programs.close()
         api, self._api = self._api, None
         if api is not None:
             await api.close()

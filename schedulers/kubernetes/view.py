@@ -37,9 +37,8 @@ class Tracked(Struct, eq=False):
     """One worker's pod. ``since``: when it was first seen, of the loop's clock; ``there``:
     the object exists; ``verdict``: why we ended it ourselves; ``settled``: it runs, or it
     never will. ``deleting``: the grace of a deletion that is to be sent; ``due``: when its stop
-    is overdue; ``forced``: when it is removed without the kubelet; ``leaving``: its end is in
-    the log. ``requests``: deletions under way, whose answers tell what it means that the object
-    ``vanished`` meanwhile."""
+    is overdue; ``forced``: when it is removed without the kubelet. ``requests``: deletions
+    under way, whose answers tell what it means that the object ``vanished`` meanwhile."""
 
     who: Identity
     pod: Pod
@@ -51,7 +50,6 @@ class Tracked(Struct, eq=False):
     end: WorkerFinishedReq | None = None
     verdict: str = ""
     told: str = ""
-    leaving: bool = False
     requests: int = 0
     vanished: Pod | None = None
     deleting: int | None = None
@@ -95,10 +93,9 @@ class PodView:
         """The pod of a worker, also of one that is gone and was not acknowledged."""
         return self._by_worker.get(worker_id)
 
-    def of_run(self, job_id: str, run_id: int) -> list[Tracked]:
-        return [
-            t for t in self._by_worker.values() if (t.who.job_id, t.who.run_id) == (job_id, run_id)
-        ]
+    def runs(self) -> set[tuple[str, int]]:
+        """Job and run of every pod here."""
+        return {(t.who.job_id, t.who.run_id) for t in self._by_worker.values()}
 
     # --- what is seen -------------------------------------------------------------------
 

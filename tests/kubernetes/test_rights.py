@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from events.errors import SlotbusError
+from schedulers.kubernetes import programs
 from schedulers.kubernetes.owner import POD_NAME, POD_NAMESPACE
 from tests.support.controllers import ROOT
 from tests.support.kube import faults
@@ -26,9 +27,15 @@ MANIFESTS = ROOT / "compose" / "kubernetes"
 ACCOUNT = "slotbus-controller"
 RIGHTS = [
     *(("pods", verb) for verb in ("create", "get", "list", "watch", "delete")),
-    *(("configmaps", verb) for verb in ("create", "get", "delete")),
+    *(("configmaps", verb) for verb in ("create", "get", "list", "delete")),
     ("replicasets", "get"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left-overs are looked for at once."""
+    monkeypatch.setattr(programs, "FIRST_LOOK_S", 0.0)
 
 
 def kubectl(
@@ -86,6 +93,8 @@ async def live(scene: Scene, token: str, kubelet: Kubelet) -> None:
             await scheduler.stop_workers("j")
         with suppress(TimeoutError):
             await until(lambda: answered(scene, "delete", "configmaps"), 3)
+        with suppress(TimeoutError):
+            await until(lambda: answered(scene, "list", "configmaps"), 3)
     await scene.leave(scheduler)
 
 

@@ -18,14 +18,12 @@ from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.rest import Rest, pods_path
 from tests.support.kube.scene import (
     Scene,
-    launcher_of,
     rows,
     starts,
     starts_with,
     states,
     until_states,
 )
-from tests.support.waiting import until
 
 
 async def test_a_start_is_told_done_when_its_pods_run(scene: Scene, kubelet: Kubelet) -> None:
@@ -225,26 +223,3 @@ async def test_selectors_and_evenness_are_the_clusters_to_obey(
     assert constraint["labelSelector"]["matchLabels"]["job_id"] == "j"
     with pytest.raises(Invalid, match="pods here go to nodes with a=b"):
         await scheduler.start_workers(starts_with("k", selector={"a": "c"}))
-
-
-async def test_a_large_program_is_stored_once_and_removed_with_the_last_pod(
-    scene: Scene, kubelet: Kubelet, kube: Rest
-) -> None:
-    scheduler = scene.scheduler(scene.config(task_slots=1))
-    path = f"/api/v1/namespaces/{kubelet.namespace}/configmaps"
-
-    async def stored() -> list[object]:
-        items = (await kube.get(path, labelSelector=f"cluster={CLUSTER}"))["items"]
-        assert isinstance(items, list)
-        return items
-
-    async with Automatic(kubelet):
-        await scheduler.start_workers(starts(slots=3, program={"text": "x" * 100_000}))
-        assert len(await stored()) == 1
-        first, *_ = [pod.name for pod in await kubelet.pods()]
-        await kubelet.end(first)
-        await until_states(scheduler, "finished", "running", "running")
-        assert len(await stored()) == 1
-        await scheduler.stop_workers("j")
-        await until(lambda: len(launcher_of(scheduler).view) == 0)
-        assert await stored() == []

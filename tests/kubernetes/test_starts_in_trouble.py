@@ -34,7 +34,7 @@ TROUBLE: list[tuple[str, faults.Fault]] = [
     ("401", faults.unauthorized()),
     ("dropped", faults.Drop()),
     ("dropped after all was done", faults.Drop(carry_out=True)),
-    ("quota's own conflict", faults.Answer(409, "Conflict", "please apply your changes again")),
+    ("quota's own conflict", faults.quota_conflict()),
 ]
 
 

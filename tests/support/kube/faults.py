@@ -144,5 +144,10 @@ def quota_exceeded() -> Answer:
     return Answer(403, "Forbidden", f'pods "x" is forbidden: exceeded quota: quota, {sums}')
 
 
+def quota_conflict() -> Answer:
+    """What the server says of a create that met another one's change of the quota's status."""
+    return Answer(409, "Conflict", "please apply your changes to the latest version")
+
+
 def unauthorized() -> Answer:
     return Answer(401, "Unauthorized", "Unauthorized")
