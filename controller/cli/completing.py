@@ -100,7 +100,7 @@ async def _ask(
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", autocompletion=jobs)]
 AnyJob = Annotated[
     str | None,
-    typer.Argument(metavar="[JOB]", help="Only this job.", show_default=False, autocompletion=jobs),
+    typer.Argument(metavar="JOB", help="Only this job.", show_default=False, autocompletion=jobs),
 ]
 JobOption = Annotated[
     str | None, typer.Option("--job", metavar="JOB", help="Only this job.", autocompletion=jobs)
@@ -111,7 +111,7 @@ NodeName = Annotated[
 AnyNode = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NODE]", help="Only this node.", show_default=False, autocompletion=nodes
+        metavar="NODE", help="Only this node.", show_default=False, autocompletion=nodes
     ),
 ]
 NodeOption = Annotated[

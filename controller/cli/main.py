@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from controller.cli import (
     again,
@@ -26,6 +25,7 @@ from controller.cli import (
     waiting,
     watching,
 )
+from controller.cli.helping import App, WithCommand
 from controller.cli.running import EXIT_CODES
 
 _RUN = "Run slotbus"
@@ -33,7 +33,7 @@ _USE = "Use it"
 _WATCH = "Watch it"
 _PAST = "Look back"
 
-app = typer.Typer(
+app = App(
     name="slotbus",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -47,17 +47,6 @@ app = typer.Typer(
     ),
     epilog=EXIT_CODES,
 )
-
-
-class WithCommand(TyperCommand):
-    """A command whose arguments after ``--`` are another program's, untouched."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[start.AFTER_DASHES] = args[at + 1 :]
-            args = args[:at]
-        return super().parse_args(ctx, args)
 
 
 @app.callback()

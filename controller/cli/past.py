@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FileArgument = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[FILE]",
+        metavar="FILE",
         help="A recording or an exported log (.gz too); else the running cluster's log.",
         show_default=False,
     ),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def pod(
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Id of the job.", show_default=False)
+        str | None, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,

@@ -15,7 +15,7 @@ def schema(
     message: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MESSAGE]",
+            metavar="MESSAGE",
             help="A message (StartPipelineReq), a subject (slotbus.cmd.start), or a fact "
             "(worker_ended); else all of them.",
             show_default=False,

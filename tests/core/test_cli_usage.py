@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from controller.cli.finding import (
@@ -57,6 +58,24 @@ def test_every_command_has_help_worth_reading(command: str) -> None:
     result = runner.invoke(app, [command, "--help"], env={"COLUMNS": "120"})
     assert result.exit_code == 0
     assert len(result.output.split()) > 20
+
+
+def commands() -> list[str]:
+    return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_flags_show_no_type_and_text_is_folded_where_the_terminal_ends() -> None:
+    for name in commands():
+        told = runner.invoke(app, [name, "--help"], env={"COLUMNS": "80"}).output
+        assert "<bool>" not in told, name
+        assert "[[" not in told, name
+    told = runner.invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    assert "<bool>" not in told
+    up = runner.invoke(app, ["up", "--help"], env={"COLUMNS": "80"}).output.splitlines()
+    first = next(at for at, line in enumerate(up) if "An own NATS server" in line)
+    assert len(up[first + 1]) > 60
+    start = runner.invoke(app, ["start", "--help"], env={"COLUMNS": "80"}).output
+    assert "\n     slotbus start wordcount --slots 6 -- python3" in start
 
 
 @pytest.mark.parametrize(
