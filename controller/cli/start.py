@@ -33,7 +33,7 @@ _PLACEMENT = "Placement"
 def start(
     invoked: typer.Context,
     job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Id of the job.", show_default=False)
+        str | None, typer.Argument(metavar="JOB", help="Id of the job.", show_default=False)
     ] = None,
     slots: Annotated[
         int | None, typer.Option("--slots", "-s", metavar="N", help="Units of parallelism.")
