@@ -209,10 +209,13 @@ def check_controller(config: ControllerConfig) -> None:
     Subjects(config.root)
     Mask(config.record_mask, b"")
     if config.heartbeat_s >= config.node_expiry_s:
+        usual = config.heartbeat_s == _DEFAULTS.heartbeat_s
         raise Invalid(
-            f"heartbeat_s is {config.heartbeat_s:g}, node_expiry_s {config.node_expiry_s:g}: "
-            "a node must be able to send several heartbeats before it expires",
-            path="heartbeat_s",
+            f"node_expiry_s is {config.node_expiry_s:g} and heartbeat_s {config.heartbeat_s:g}: a "
+            "node must be able to send several heartbeats before it expires. Give a longer "
+            f"--node-expiry, or set heartbeat_s to {config.node_expiry_s / 3:.2g} or less, by "
+            f"{env_name('heartbeat_s')} or in a --config file",
+            path="node_expiry_s" if usual else "heartbeat_s",
         )
     if config.kubernetes or config.scheduler == "kubernetes":
         config.pods()
