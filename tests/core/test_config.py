@@ -114,6 +114,18 @@ def test_rules_across_fields_name_their_source() -> None:
     assert refused(SLOTBUS_CFG_WORKER_COMMAND="[1").path == "worker_command"
 
 
+def test_an_expiry_below_the_heartbeat_says_what_to_set_instead() -> None:
+    with pytest.raises(Invalid) as refusal:
+        load_controller(flags={"node_expiry_s": 3.0})
+    error = refusal.value
+    assert (error.path, error.facts["source"]) == ("node_expiry_s", "a flag")
+    assert error.message.startswith("node_expiry_s is 3 and heartbeat_s 5: ")
+    assert "a longer --node-expiry, or set heartbeat_s to 1 or less" in error.message
+    assert "SLOTBUS_CFG_HEARTBEAT_S or in a --config file" in error.message
+    environ = {"SLOTBUS_CFG_HEARTBEAT_S": "1"}
+    assert load_controller(environ=environ, flags={"node_expiry_s": 3.0}).heartbeat_s == 1
+
+
 def test_a_file_that_cant_be_read_or_parsed_is_named(tmp_path: Path) -> None:
     assert "No such file" in refused(tmp_path / "absent.toml").message
     assert "is not TOML" in refused(write(tmp_path, "a = = 1")).message
