@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar
 
@@ -43,6 +42,13 @@ from events.wholefiles import sync_folder
 Fsync: TypeAlias = Literal["always", "interval", "never"]
 FSYNC_INTERVAL_S: Final = 1.0
 SCAN_BYTES: Final = 1024 * 1024
+BLOCK_BYTES: Final = READ_BATCH * 60
+"""The shortest record has 62 bytes, so that a block and the rest of its last line hold no
+more than READ_BATCH of them."""
+
+BLOCKS: Final = SCAN_BYTES // BLOCK_BYTES
+"""Read in one go in the log's thread."""
+
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 T = TypeVar("T")
@@ -54,6 +60,9 @@ class _End(Struct, frozen=True):
 
     offset: int = 0
     position: int = 0
+
+    def after(self, lines: bytes) -> _End:
+        return _End(self.offset + len(lines), self.position + lines.count(b"\n"))
 
 
 class FileLog:
@@ -90,10 +99,11 @@ class FileLog:
         try:
             stop = await self._in_thread(lambda: os.fstat(file.fileno()).st_size)
             end = await self._in_thread(lambda: self._seek(file, after, stop))
-            while lines := await self._in_thread(lambda: _whole_lines(file, stop)):
-                first = end.position + 1
-                end = _End(end.offset + sum(map(len, lines)), end.position + len(lines))
-                yield decode_lines(b"".join(lines), len(lines), Position(first))
+            while blocks := await self._in_thread(lambda: _blocks(file, stop)):
+                for lines in blocks:
+                    begin, end = end, end.after(lines)
+                    count = end.position - begin.position
+                    yield decode_lines(lines, count, Position(begin.position + 1))
             await self._in_thread(lambda: self._learn(end))
         finally:
             file.close()
@@ -180,10 +190,11 @@ class FileLog:
         at = known if known.position <= after else _End()
         file.seek(at.offset)
         while at.position < after:
-            lines = _whole_lines(file, stop, after - at.position)
+            lines = _whole_lines(file, stop)
             if not lines:
                 raise lost(after, at.position)
-            at = _End(at.offset + sum(map(len, lines)), at.position + len(lines))
+            at = at.after(_first(lines, after - at.position))
+        file.seek(at.offset)
         return at
 
     def _append(self, data: bytes, count: int, expected: int) -> None:
@@ -249,7 +260,7 @@ class FileLog:
         with os.fdopen(os.dup(file), "rb", buffering=SCAN_BYTES) as scan:
             scan.seek(at.offset)
             while lines := _whole_lines(scan, size):
-                at = _End(at.offset + sum(map(len, lines)), at.position + len(lines))
+                at = at.after(lines)
         if at.offset < size:
             self._keep_torn(os.pread(file, size - at.offset, at.offset))
             os.ftruncate(file, at.offset)
@@ -312,14 +323,29 @@ class FileLog:
                     os.close(descriptor)
 
 
-def _whole_lines(file: BinaryIO, stop: int, most: int = READ_BATCH) -> list[bytes]:
-    """The next lines, with their ends, that end at or before the offset ``stop``."""
-    at = file.tell()
-    lines = list(islice(file, min(most, READ_BATCH)))
-    end = at + sum(map(len, lines))
-    while lines and (end > stop or not lines[-1].endswith(b"\n")):
-        end -= len(lines.pop())
-    return lines
+def _blocks(file: BinaryIO, stop: int) -> list[bytes]:
+    """What ``_whole_lines`` gives, several times."""
+    blocks = [_whole_lines(file, stop) for _ in range(BLOCKS)]
+    return [lines for lines in blocks if lines]
+
+
+def _whole_lines(file: BinaryIO, stop: int) -> bytes:
+    """The next lines that end at or before the offset ``stop``."""
+    left = max(0, stop - file.tell())
+    lines = file.read(min(BLOCK_BYTES, left))
+    if not lines.endswith(b"\n"):
+        lines += file.readline()
+    return lines[: lines.rfind(b"\n", 0, left) + 1]
+
+
+def _first(lines: bytes, count: int) -> bytes:
+    """The first ``count`` lines, or all if there are fewer."""
+    if lines.count(b"\n") <= count:
+        return lines
+    end = 0
+    for _ in range(count):
+        end = lines.index(b"\n", end) + 1
+    return lines[:end]
 
 
 def _write_all(file: int, data: bytes, offset: int) -> None:
