@@ -1,0 +1,205 @@
+"""From a seed to a story: who takes part, what they do, and what goes wrong.
+
+What lives here: how often each kind happens, and within which bounds. What may not: what the
+kinds mean (``workload``, ``troubles``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from tests.simulation.story import Action, Setup, Story
+
+LENGTHS_S: Final = [30.0, 60.0, 120.0]
+CHAOS: Final = [0.0, 0.3, 1.0, 2.5]
+"""How much goes wrong, from nothing to nearly everything."""
+
+FLEETS: Final = [[4, 4], [3, 5, 2], [6], [2, 2, 2]]
+JOBS: Final = "abc"
+GOOD_EVERY_S: Final = 2.0
+BAD_EVERY_S: Final = 4.0
+SETTLING_S: Final = 2.0
+"""Nothing happens before the first leader leads."""
+
+Draw = Callable[["Drawer", float], Action]
+
+
+class Kind(Struct, frozen=True):
+    """``weight``: how often, compared with the others."""
+
+    weight: float
+    draw: Draw
+
+
+class Drawer:
+    """What one story's kinds draw from."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(f"story {seed}")
+        self.seed = seed
+        fleet = self.rng.choice(FLEETS)
+        self.setup = Setup(controllers=self.rng.choice([1, 2, 2, 2, 3]), slots=fleet)
+        self.length_s = self.rng.choice(LENGTHS_S)
+        self.chaos = self.rng.choice(CHAOS)
+        self.joined = 0
+
+    def story(self) -> Story:
+        actions = self._series(GOOD, GOOD_EVERY_S)
+        if self.chaos:
+            actions += self._series(BAD, BAD_EVERY_S / self.chaos)
+        actions.sort(key=lambda action: action.at)
+        return Story(seed=self.seed, setup=self.setup, length_s=self.length_s, actions=actions)
+
+    def _series(self, kinds: list[Kind], every_s: float) -> list[Action]:
+        weights = [kind.weight for kind in kinds]
+        at = SETTLING_S
+        actions: list[Action] = []
+        while True:
+            at += self.rng.expovariate(1 / every_s)
+            if at > self.length_s:
+                return actions
+            (kind,) = self.rng.choices(kinds, weights)
+            actions.append(kind.draw(self, round(at, 3)))
+
+    # --- what kinds draw ----------------------------------------------------------------
+
+    def node(self) -> str:
+        return f"n{self.rng.randint(1, len(self.setup.slots) + self.joined)}"
+
+    def controller(self) -> str:
+        return f"c{self.rng.randint(1, self.setup.controllers)}"
+
+    def anybody(self) -> str:
+        return self.rng.choice([self.node, self.controller])()
+
+    def job(self) -> str:
+        return self.rng.choice(JOBS)
+
+    def seconds(self, *some: float) -> float:
+        return round(self.rng.choice(some) * self.rng.uniform(0.7, 1.3), 3)
+
+    def new_node(self) -> str:
+        self.joined += 1
+        return f"n{len(self.setup.slots) + self.joined}"
+
+    def likely(self, p: float) -> bool:
+        return self.rng.random() < p
+
+    def number(self, low: int, high: int) -> int:
+        return self.rng.randint(low, high)
+
+
+def _start(d: Drawer, at: float) -> Action:
+    wait_s = d.rng.choice([0.0, 2.0, 8.0, 20.0])
+    return Action(at=at, kind="start", job=d.job(), n=d.number(1, 7), s=wait_s, on=d.likely(0.3))
+
+
+def _stop(d: Drawer, at: float) -> Action:
+    return Action(
+        at=at, kind="stop", job=d.job(), on=d.likely(0.3), s=d.rng.choice([0.0, 1.0, 4.0])
+    )
+
+
+def _cordon(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="cordon", who=d.node(), on=d.likely(0.4))
+
+
+def _exits(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="exits", n=d.number(0, 20), on=d.likely(0.4))
+
+
+def _join(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="join", who=d.new_node(), n=d.number(1, 5))
+
+
+GOOD: Final = [
+    Kind(6, _start),
+    Kind(3, _stop),
+    Kind(1, _cordon),
+    Kind(1, lambda d, at: Action(at=at, kind="repeat", n=d.number(0, 5))),
+    Kind(3, _exits),
+    Kind(0.2, _join),
+]
+
+
+def _kill(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="kill", who=d.anybody(), s=d.seconds(0.3, 2.0, 12.0))
+
+
+def _freeze(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="freeze", who=d.anybody(), s=d.seconds(0.3, 3.0, 6.0, 15.0))
+
+
+def _freeze_supervisor(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="freeze_supervisor", who=d.node(), s=d.seconds(0.5, 5.0, 20.0))
+
+
+def _power_off(d: Drawer, at: float) -> Action:
+    return Action(
+        at=at, kind="power_off", who=d.node(), s=d.seconds(1.0, 5.0, 20.0), on=d.likely(0.3)
+    )
+
+
+def _cut(d: Drawer, at: float) -> Action:
+    return Action(
+        at=at,
+        kind="cut",
+        who=d.anybody(),
+        s=d.seconds(0.5, 4.0, 12.0, 30.0),
+        on=d.likely(0.6),
+        n=d.rng.choice([0, 0, 1, 2]),
+    )
+
+
+def _weather(d: Drawer, at: float) -> Action:
+    kind = d.rng.choice(["slow", "loss", "twice", "acks", "disk"])
+    most = {"slow": 3.0, "loss": 0.4, "twice": 0.4, "acks": 0.8, "disk": 4.0}[kind]
+    return Action(
+        at=at,
+        kind="weather",
+        who=kind,
+        p=round(d.rng.uniform(0.05, most), 3),
+        s=d.seconds(2.0, 6.0, 15.0),
+    )
+
+
+def _program(d: Drawer, at: float) -> Action:
+    return Action(
+        at=at,
+        kind="program",
+        who=d.rng.choice(["deaf", "missing", "stuck"]),
+        job=d.job(),
+        s=d.seconds(5.0, 20.0),
+    )
+
+
+def _clock_step(d: Drawer, at: float) -> Action:
+    step_s = d.rng.choice([-3600.0, -30.0, 30.0, 3600.0])
+    return Action(at=at, kind="clock_step", who=d.anybody(), p=step_s)
+
+
+BAD: Final = [
+    Kind(3, _kill),
+    Kind(1, lambda d, at: Action(at=at, kind="terminate", who=d.anybody())),
+    Kind(3, _freeze),
+    Kind(1, lambda d, at: Action(at=at, kind="kill_supervisor", who=d.node())),
+    Kind(1, _freeze_supervisor),
+    Kind(1, _power_off),
+    Kind(3, _cut),
+    Kind(1, lambda d, at: Action(at=at, kind="server_restart", s=d.seconds(0.2, 2.0, 8.0))),
+    Kind(0.5, lambda d, at: Action(at=at, kind="server_freeze", s=d.seconds(0.5, 3.0, 8.0))),
+    Kind(4, _weather),
+    Kind(1, _clock_step),
+    Kind(1, _program),
+    Kind(1, lambda d, at: Action(at=at, kind="refuse", who=d.node(), n=d.number(1, 3))),
+    Kind(0.5, lambda d, at: Action(at=at, kind="bystander", who=d.node(), n=d.number(1, 3))),
+]
+
+
+def draw(seed: int) -> Story:
+    """The story of a seed."""
+    return Drawer(seed).story()
