@@ -3,6 +3,7 @@
 #   make demo    a pipeline on three nodes of this machine, one of which dies
 #   make check   lint, types, import contracts, core and property tests (under two minutes)
 #   make test    every test, then the wheel in a fresh environment
+#   make drill   real processes, killed and frozen, bad links: SECONDS=300 of it (SEED=1 to repeat)
 #   make bench   how fast it is, as ratios to floors measured in the same run (a few minutes);
 #                BENCH='placement starts' for some, BENCH='--output json' for programs
 #   make docs    write docs/reference/ anew, from the code
@@ -16,7 +17,7 @@ STAMP := $(VENV)/.made
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check static test wheel bench docs lock clean
+.PHONY: help venv demo check static test wheel drill bench docs lock clean
 .NOTPARALLEL:
 
 help:
@@ -55,6 +56,11 @@ test: $(STAMP)
 
 wheel: $(STAMP)
 	$(BIN)/python tests/wheel/smoke.py
+
+# The laws under real faults; a failed drill leaves its logs, recordings and story.
+SECONDS ?= 300
+drill: $(STAMP)
+	$(BIN)/python -m tests.drills --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # Each benchmark runs alone, in a process of its own; servers listen on loopback only.
 BENCH ?=

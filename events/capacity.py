@@ -9,7 +9,7 @@ asks: replaying a long log sorts each node once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -26,12 +26,12 @@ Rank = tuple[int, str]
 
 
 class Capacity:
-    """``free_of(node)`` says what a node has free now; call ``changed`` whenever it, or the
-    node's state, may be another one."""
+    """``held``: slots of the live workers of each node. Call ``changed`` whenever these, or a
+    node's slots or state, may be others."""
 
-    def __init__(self, nodes: dict[str, Node], free_of: Callable[[str], int]) -> None:
+    def __init__(self, nodes: dict[str, Node], held: dict[str, int]) -> None:
         self._nodes = nodes
-        self._free_of = free_of
+        self._held = held
         self._changed: dict[str, None] = dict.fromkeys(nodes)
         self._ranks: dict[str, Rank] = {}
         """Where each ready node stands in ``_ready``."""
@@ -43,6 +43,11 @@ class Capacity:
         self._slots: dict[str, int] = {}
         """What each ready node has registered."""
         self._registered = 0
+
+    def free_of(self, node_id: str) -> int:
+        """Law 1: registered minus held, never below 0; an unknown node has none."""
+        node = self._nodes.get(node_id)
+        return max(0, node.task_slots - self._held.get(node_id, 0)) if node else 0
 
     def changed(self, node_id: str) -> None:
         """Cheap; to be called for a node that is new or gone, too."""
@@ -116,7 +121,7 @@ class Capacity:
         states: dict[str, NodeState] = {}
         for node_id, node in self._nodes.items():
             if node.state is NodeState.READY:
-                ranks[node_id] = (-self._free_of(node_id), node_id)
+                ranks[node_id] = (-self.free_of(node_id), node_id)
                 slots[node_id] = node.task_slots
             else:
                 shut.setdefault(node.state, []).append(node_id)
@@ -143,7 +148,7 @@ class Capacity:
         if node is None:
             return
         if node.state is NodeState.READY:
-            rank = self._ranks[node_id] = (-self._free_of(node_id), node_id)
+            rank = self._ranks[node_id] = (-self.free_of(node_id), node_id)
             self._ready.add(rank)
             self._free -= rank[0]
             self._slots[node_id] = node.task_slots

@@ -53,7 +53,7 @@ class Indexes:
         self._digests: dict[str, str] = {}
         self._defined = sum(self.state.definitions.values())
         """Bytes of the definitions that are kept."""
-        self.capacity = Capacity(self.state.nodes, self.free_slots)
+        self.capacity = Capacity(self.state.nodes, self._held)
         """The nodes in the order in which they are filled."""
         for worker in self.state.workers.values():
             self._count(worker, 1)
@@ -76,9 +76,7 @@ class Indexes:
         return self._held.get(node_id, 0)
 
     def free_slots(self, node_id: str) -> int:
-        """Law 1: registered minus held, never below 0; an unknown node has none."""
-        node = self.nodes.get(node_id)
-        return max(0, node.task_slots - self.held_slots(node_id)) if node else 0
+        return self.capacity.free_of(node_id)
 
     def run_of(self, worker: Worker) -> Run:
         return self.jobs[worker.job_id].run(worker.run_id)

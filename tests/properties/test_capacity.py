@@ -25,7 +25,7 @@ class Fleet:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.free: dict[str, int] = {}
-        self.capacity = Capacity(self.nodes, lambda node_id: self.free[node_id])
+        self.capacity = Capacity(self.nodes, {})
 
     def change(self, node_id: str, free: int, state: NodeState | None) -> None:
         if state is None:

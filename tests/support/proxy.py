@@ -1,7 +1,7 @@
 """A TCP proxy that loses answers: what a network does to whoever waits for one.
 
 What lives here: one listening port in front of a real server, and switches. What may not:
-the NATS protocol.
+the NATS protocol (``tests.drills.line`` knows it).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from contextlib import asynccontextmanager
 
 class Proxy:
     """``swallow`` True: what the server says is read and thrown away. ``holding`` cleared:
-    what the client says is kept back until it is set again."""
+    what the client says is kept back until it is set again. ``refusing``: whoever comes is
+    sent away."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
         self.port = 0
         self.swallow = False
+        self.refusing = False
         self.passing = asyncio.Event()
         self.passing.set()
         self.swallowed_bytes = 0
@@ -43,7 +45,7 @@ class Proxy:
 
     def drop(self) -> None:
         """Breaks every connection; clients may come again."""
-        for writer in self._writers:
+        for writer in set(self._writers):
             writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,6 +54,8 @@ class Proxy:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
+            if self.refusing:
+                raise ConnectionRefusedError
             server_reader, server_writer = await asyncio.open_connection(
                 "127.0.0.1", self._server_port
             )
@@ -60,14 +64,16 @@ class Proxy:
             return
         self._writers.add(server_writer)
         await asyncio.gather(
-            self._pump(reader, server_writer, to_server=True),
-            self._pump(server_reader, writer, to_server=False),
+            self.pump(reader, server_writer, to_server=True),
+            self.pump(server_reader, writer, to_server=False),
         )
         self._writers -= {writer, server_writer}
+        self._tasks.discard(task)
 
-    async def _pump(
+    async def pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, to_server: bool
     ) -> None:
+        """Carries one direction of one connection until either end closes it."""
         try:
             while data := await source.read(65_536):
                 if to_server:
