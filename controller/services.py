@@ -137,8 +137,9 @@ class Services:
         self._stopping = True
         self._open.clear()
         self._none_open.set()
-        if self._service is not None:
-            await self._service.stop()
+        service, self._service = self._service, None
+        if service is not None:  # which can't be stopped twice, also where that was cut short
+            await service.stop()
 
     def _handler(self, kind: type[Message]) -> Handler:
         taken = 0
