@@ -246,10 +246,11 @@ async def request(
     """
     task = asyncio.current_task()
     cancelled = task.cancelling() if task is not None else 0
-    answer = await nc.request(subject, body, timeout=timeout_s, headers=headers)
-    if task is not None and task.cancelling() > cancelled:
-        raise asyncio.CancelledError
-    return answer
+    try:
+        return await nc.request(subject, body, timeout=timeout_s, headers=headers)
+    finally:  # an answer may be an error, too: that nobody listens
+        if task is not None and task.cancelling() > cancelled:
+            raise asyncio.CancelledError
 
 
 def _without_password(address: str) -> str:
