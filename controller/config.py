@@ -46,6 +46,7 @@ from events.subjects import Subjects
 from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.kubernetes.reading import read_config
 from schedulers.masking import DEFAULT_RULES, Mask
+from schedulers.packing import Packing
 
 DEFAULT_HTTP: Final = "127.0.0.1:9622"
 HTTP_OFF: Final = "off"
@@ -118,7 +119,9 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
     record: Annotated[
         str, Meta(description="a folder for recordings of all that comes in; empty for none")
     ] = ""
-    record_compress: Annotated[bool, Meta(description="write recordings with gzip")] = True
+    record_compress: Annotated[
+        Packing, Meta(description="of recordings; zstd takes the least time and room")
+    ] = Packing.GZIP
     record_file_bytes: Annotated[
         int,
         Meta(ge=4096, description="bytes of lines after which a recording goes on in another file"),
@@ -170,7 +173,7 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
             return None
         return RecordSettings(
             folder=Path(self.record).expanduser(),
-            compress=self.record_compress,
+            packing=self.record_compress,
             file_bytes=self.record_file_bytes,
             total_bytes=self.record_max_bytes,
             mask=tuple(self.record_mask),

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from controller.outbox import InboxStats
-from controller.recorder import RecordStats
+from controller.recordbuffer import RecordStats
 from events.facts import Record
 from events.ids import START, Position
 from events.ledger import Ledger

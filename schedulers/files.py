@@ -1,70 +1,75 @@
 """Recordings and exported event logs, read from files.
 
-What lives here: which files there are (plain lines, gzip by suffix), torn ends, and how the
-two kinds are told apart. What may not: writing them (``controller.recorder``), and what they
-mean (``schedulers.replaying``).
+What lives here: their lines, torn ends, and how the two kinds are told apart. What may not:
+compression (``schedulers.packing``), writing (``controller.recorder``), and what lines mean
+(``schedulers.replaying``).
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
+
+import msgspec
 
 from events.facts import Record
 from events.ids import Position
 from events.log import decode_record
-from schedulers.recording import AnyLine, RecordingUnreadable, decode_line
+from schedulers.packing import Damaged, Unpacked
+from schedulers.recording import UNREADABLE, AnyLine, RecordingUnreadable, Torn, decode_line
 from schedulers.replaying import Replayed, replay
 
-GZIP, ZSTD = ".gz", ".zst"
-CHUNK_BYTES: Final = 256 * 1024
-_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _LINE: Final = b'{"line":'
 """How a line of a recording begins; a record of the event log begins otherwise."""
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a file, without their ends; a torn last one (of a writer that was
-    killed, or is still writing) is left out. Raises OSError, RecordingUnreadable."""
-    if path.suffix == ZSTD:
-        raise RecordingUnreadable(f"{path.name}: unpack it first, with `unzstd {path.name}`")
-    torn = b""
-    with path.open("rb") as file:
-        for data in _unpacked(file, path.name) if path.suffix == GZIP else _plain(file):
-            *lines, torn = (torn + data).split(b"\n")
-            yield from lines
+class FileLines:
+    """The whole lines of a file, without their ends. ``torn``: after them, whether the file
+    ended within a line, or within what its compression needs."""
+
+    def __init__(self, path: Path) -> None:
+        self.torn = False
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Raises OSError, RecordingUnreadable."""
+        unpacked = Unpacked(self._path)
+        rest = b""
+        try:
+            for data in unpacked:
+                *lines, rest = (rest + data).split(b"\n")
+                yield from lines
+        except Damaged as error:
+            raise RecordingUnreadable(str(error)) from error
+        if rest and _is_whole(rest):  # all of it but the line's end: an editor's doing
+            yield rest
+            rest = b""
+        self.torn = bool(rest) or not unpacked.whole
 
 
-def _plain(file: BinaryIO) -> Iterator[bytes]:
-    while data := file.read(CHUNK_BYTES):
-        yield data
-
-
-def _unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Not with the gzip module: of a file without its end it gives bytes that are in none."""
-    unpacking = zlib.decompressobj(_GZIP_WINDOW)
+def _is_whole(line: bytes) -> bool:
     try:
-        for data in _plain(file):
-            yield unpacking.decompress(data)
-            while unpacking.eof and unpacking.unused_data:
-                rest, unpacking = unpacking.unused_data, zlib.decompressobj(_GZIP_WINDOW)
-                yield unpacking.decompress(rest)
-    except zlib.error as error:
-        raise RecordingUnreadable(f"{name} is not gzip: {error}") from error
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def read_file(path: Path) -> Iterator[AnyLine | Record]:
-    """What a recording or an exported log holds, line by line.
+    """What a recording or an exported log holds, line by line; where its end is torn, a
+    ``Torn`` at last.
 
     Raises OSError, RecordingUnreadable, LogUnreadable.
     """
-    for number, line in enumerate(read_lines(path), start=1):
+    lines, number = FileLines(path), 0
+    for number, line in enumerate(lines, start=1):
         if line.startswith(_LINE):
             yield decode_line(line, number)
         elif line.strip():
             yield decode_record(line, Position(number))
+    if lines.torn:
+        yield Torn(file=path.name, after=number)
 
 
 def replay_file(*paths: Path, watch: Callable[[Position, Record], None] | None = None) -> Replayed:

@@ -19,8 +19,6 @@ from events.errors import Invalid
 MASKABLE: Final = ("env_vars", "program")
 """Fields that only the user's own workers understand: masking them changes no decision."""
 
-_NAMES: Final = tuple(f'"{name}"'.encode() for name in MASKABLE)
-
 DEFAULT_RULES: Final = (
     "env_vars.*secret*",
     "env_vars.*token*",
@@ -52,12 +50,25 @@ class Mask:
                     path="record_mask",
                 )
         self._pattern = re.compile("|".join(map(translate, rules)), re.IGNORECASE)
+        self._named = {rule.lower().split(".")[0] for rule in rules}
+        """Of MASKABLE those that a rule is about."""
+        self._names = [f'"{name}"'.encode() for name in MASKABLE if name in self._named]
+
+    def apply_lines(self, data: bytes) -> bytes:
+        """``apply`` for many lines at once."""
+        if not self._names_in(data):
+            return data
+        return b"\n".join(map(self.apply, data.split(b"\n")))
 
     def apply(self, data: bytes) -> bytes:
         """The JSON of a line, with what the rules name made unreadable."""
-        if not self.rules or not any(name in data for name in _NAMES):
+        if not self._names_in(data):
             return data
         return msgspec.json.encode(self._outside(msgspec.json.decode(data)))
+
+    def _names_in(self, data: bytes) -> bool:
+        """Whether it may have something to mask."""
+        return any(name in data for name in self._names)
 
     def _outside(self, value: object) -> object:
         """Looks for the fields that rules are about."""
@@ -65,10 +76,14 @@ class Mask:
             return [self._outside(item) for item in value]
         if isinstance(value, dict):
             return {
-                name: self._inside(item, name) if name in MASKABLE else self._outside(item)
+                name: self._field(item, name) if name in MASKABLE else self._outside(item)
                 for name, item in value.items()
             }
         return value
+
+    def _field(self, value: object, name: str) -> object:
+        """What is below it is the user's own, of whatever name."""
+        return self._inside(value, name) if name in self._named else value
 
     def _inside(self, value: object, path: str) -> object:
         if self._pattern.match(path):

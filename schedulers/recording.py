@@ -1,7 +1,7 @@
 """Recordings: everything that entered the inbox, in the leader's order, as lines of JSON.
 
-What lives here: the lines, their bytes, the port by which the engine tells them, and a
-recorder in memory. What may not: files (``controller.recorder``), playing them again
+What lives here: the lines, their bytes, and the port by which the engine tells them. What may
+not: who takes them (``schedulers.recorders``), files (``schedulers.files``), playing them again
 (``schedulers.replaying``).
 
 An *opening* is where a replay can begin: a snapshot of ledger and pulse, the epoch and the
@@ -21,9 +21,10 @@ from msgspec import Raw, Struct
 from events.errors import SlotbusError
 from events.facts import Record
 from events.log import encode_record
+from events.messages import CordonReq, HeartbeatNodeReq, StopWorkersReq, UncordonReq
 from events.pulse import Beat, Pulse
 from schedulers.decide import Rules
-from schedulers.decide.messages import Inbound
+from schedulers.decide.messages import Inbound, Launched, StopAnswered, Tick
 
 FORMAT: Final = 1
 """Of the lines; a reader refuses a higher one."""
@@ -85,6 +86,18 @@ class Entered(Line, kw_only=True, frozen=True, tag="entry", omit_defaults=True):
     fault: str = ""
 
 
+class Told(Line, frozen=True, tag="entry", omit_defaults=True):
+    """``Entered`` as the engine tells it: the message itself, which becomes JSON later, beside
+    the engine. Only for messages that nobody changes any more, and that have a bounded size."""
+
+    at: datetime
+    token: str
+    kind: str
+    message: Inbound
+    refused: Any = None
+    fault: str = ""
+
+
 class Stored(Line, kw_only=True, frozen=True, tag="stored", omit_defaults=True):
     """An append was acknowledged: ``count`` records, the last at ``position``. ``digest``:
     ``digest_of`` them."""
@@ -92,6 +105,18 @@ class Stored(Line, kw_only=True, frozen=True, tag="stored", omit_defaults=True):
     position: int
     count: int
     digest: str
+
+
+class Appended(Struct, frozen=True):
+    """``Stored`` as the engine tells it: the records, whose digest is made later."""
+
+    position: int
+    records: Sequence[Record]
+
+    def line(self) -> Stored:
+        """As it is written."""
+        count, digest = len(self.records), digest_of(self.records)
+        return Stored(position=self.position, count=count, digest=digest)
 
 
 class Unstored(Line, kw_only=True, frozen=True, tag="unstored", omit_defaults=True):
@@ -107,10 +132,26 @@ class Healed(Line, kw_only=True, frozen=True, tag="healed", omit_defaults=True):
 
 
 class Gap(Line, kw_only=True, frozen=True, tag="gap", omit_defaults=True):
-    """``count`` lines are missing here, and why."""
+    """``count`` lines are missing here, and why; 0 where nobody knows how many."""
 
     count: int
     reason: str
+
+
+class Torn(Line, kw_only=True, frozen=True, tag="torn", omit_defaults=True):
+    """Of no recording: what a reader finds where a file ends within a line. ``after``: how many
+    whole lines it has."""
+
+    file: str
+    after: int
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"{self.file} ends in the middle of something after line {self.after}: its writer was "
+            "killed, or still writes; all up to there was read"
+        )
 
 
 class Ended(Line, kw_only=True, frozen=True, tag="ended", omit_defaults=True):
@@ -127,12 +168,23 @@ class Snapshot(Line, kw_only=True, frozen=True, tag="snapshot", omit_defaults=Tr
 
 
 AnyLine: TypeAlias = (
-    Header | Snapshot | Opening | Entered | Stored | Unstored | Healed | Gap | Ended
+    Header | Snapshot | Opening | Entered | Stored | Unstored | Healed | Gap | Ended | Torn
 )
+LiveLine: TypeAlias = AnyLine | Told | Appended
+"""What an engine tells a recorder."""
 
 _KINDS: Final[dict[str, type[Inbound]]] = {kind.__name__: kind for kind in get_args(Inbound)}
+_SMALL: Final = frozenset(
+    {StopWorkersReq, CordonReq, UncordonReq, HeartbeatNodeReq, Launched, StopAnswered, Tick}
+)
+"""Kinds of messages that are many, and some hundred bytes at the most."""
+
+LONG_DIGEST: Final = 128
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(AnyLine)
+NO_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""What encoding raises for a message that was made in Python, and never checked."""
+
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -143,17 +195,21 @@ class RecordingUnreadable(SlotbusError):
     status = 400
 
 
-def entered(
-    message: Inbound, at: datetime, token: str, *, refused: SlotbusError | None, fault: str = ""
-) -> Entered:
-    """The line of a message. Raises TypeError, ValueError, RecursionError, OverflowError for
-    one that is no JSON (made in Python, and never checked)."""
+def told(
+    message: Inbound, at: datetime, token: str, refused: SlotbusError | None, fault: str
+) -> Told | Entered:
+    """The line of a message. Raises NO_JSON."""
+    kind = type(message)
+    objection = None if refused is None else refused.body()
+    long = type(message) is HeartbeatNodeReq and len(message.digest) > LONG_DIGEST
+    if kind in _SMALL and not long:
+        return Told(at, token, kind.__name__, message, objection, fault)
     return Entered(
         at=at,
         token=token,
-        kind=type(message).__name__,
+        kind=kind.__name__,
         message=Raw(_ENCODER.encode(message)),
-        refused=None if refused is None else refused.body(),
+        refused=objection,
         fault=fault,
     )
 
@@ -171,17 +227,26 @@ def message_of(entry: Entered) -> Inbound:
 
 def digest_of(records: Sequence[Record]) -> str:
     """The first 8 bytes of SHA-256 over the records as they are stored, as hex."""
-    hashed = hashlib.sha256()
-    for record in records:
-        hashed.update(encode_record(record))
-    return hashed.hexdigest()[:16]
+    data = _ENCODER.encode_lines(records)
+    if data.count(b"\n") != len(records):
+        data = b"\n".join(encode_record(record) for record in records)
+    return hashlib.sha256(data.replace(b"\n", b"")).hexdigest()[:16]
 
 
-def encode_line(line: AnyLine) -> bytes:
-    """One line of JSON, without its end."""
-    data = _ENCODER.encode(line)
+def encode_line(line: LiveLine) -> bytes:
+    """One line of JSON, without its end. Raises NO_JSON for a message that can't be written."""
+    data = _ENCODER.encode(line.line() if isinstance(line, Appended) else line)
     if b"\n" in data:  # raw JSON written over several lines
         data = msgspec.json.format(data, indent=-1)
+    return data
+
+
+def encode_lines(lines: Sequence[LiveLine]) -> bytes:
+    """All of them, each with its end; much cheaper than one by one. Raises as ``encode_line``."""
+    told = [line.line() if isinstance(line, Appended) else line for line in lines]
+    data = _ENCODER.encode_lines(told)
+    if data.count(b"\n") != len(told):
+        return b"".join(encode_line(line) + b"\n" for line in told)
     return data
 
 
@@ -210,36 +275,19 @@ class Recorder(Protocol):
     """What the engine tells as it happens; every call is cheap and never raises."""
 
     @property
+    def listens(self) -> bool:
+        """Whether anything that is told now is of use."""
+        ...
+
+    @property
     def wants_opening(self) -> bool:
         """Whether nothing can be understood from here on without an opening."""
         ...
 
-    def add(self, line: AnyLine) -> None:
+    def add(self, line: LiveLine) -> None:
         """This happened."""
         ...
 
-    def missed(self, reason: str) -> None:
-        """Something happened that can't be written down."""
+    def missed(self, reason: str, count: int = 1) -> None:
+        """So many things happened that can't be written down; 0: nobody knows how many."""
         ...
-
-
-class MemoryRecorder:
-    """Keeps the lines as bytes: what a file would hold."""
-
-    def __init__(self) -> None:
-        self.lines: list[bytes] = [encode_line(Header())]
-        self.wants_opening = True
-
-    def add(self, line: AnyLine) -> None:
-        if isinstance(line, Opening):
-            self.wants_opening = False
-        if not self.wants_opening:
-            self.lines.append(encode_line(line))
-
-    def missed(self, reason: str) -> None:
-        self.lines.append(encode_line(Gap(count=1, reason=reason)))
-        self.wants_opening = True
-
-    def recording(self) -> list[AnyLine]:
-        """What was recorded so far, read from its bytes."""
-        return decode_lines(self.lines)

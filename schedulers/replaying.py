@@ -33,6 +33,7 @@ from schedulers.recording import (
     Opening,
     Snapshot,
     Stored,
+    Torn,
     Unstored,
     digest_of,
     message_of,
@@ -67,7 +68,9 @@ class Stretch(Struct, kw_only=True):
 class Replayed(Struct, kw_only=True):
     """What a replay came to: the last ledger and pulse, and every record that was written.
 
-    ``lines``: entries that were decided; ``missing``: lines that the recording says it lost.
+    ``lines``: entries that were decided; ``missing``: lines that the recording says it lost, or
+    that can't be understood after a gap; ``gaps``: why there are gaps; ``torn``: a sentence for
+    each file whose end is missing.
     """
 
     ledger: Ledger
@@ -75,6 +78,8 @@ class Replayed(Struct, kw_only=True):
     stretches: list[Stretch] = field(default_factory=list)
     lines: int = 0
     missing: int = 0
+    gaps: list[str] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
 
     @property
     def records(self) -> list[Record]:
@@ -107,6 +112,7 @@ def replay(
             player.play(item)
     if not folder.used:
         return player.replayed
+    folder.torn(player.replayed.torn)
     if player.replayed.stretches:
         raise Invalid("records of a log and lines of a recording are mixed")
     return folder.done()
@@ -134,6 +140,10 @@ class _Folder:
         stretch.epoch = item.epoch
         if self._watch is not None:
             self._watch(stretch.position, item)
+
+    def torn(self, sentences: list[str]) -> None:
+        """Files of the log ended too soon."""
+        self._folded.torn += sentences
 
     def done(self) -> Replayed:
         folded = self._folded
@@ -176,6 +186,10 @@ class Player:
                 self._opening(line)
             case Gap():
                 self.replayed.missing += line.count
+                self.replayed.gaps.append(line.reason)
+                self._open = False
+            case Torn():
+                self.replayed.torn.append(line.sentence)
                 self._open = False
             case Entered() if self._open:
                 self._entered(line)
@@ -188,8 +202,10 @@ class Player:
             case Ended() if self._open:
                 self.replayed.stretches[-1].ended = line.reason
                 self._open = False
+            case Entered():  # between a gap and the next opening nothing can be understood
+                self.replayed.missing += 1
             case _:
-                pass  # between a gap and the next opening nothing can be understood
+                pass
 
     def _opening(self, line: Opening) -> None:
         """Takes up what the leader knew; where nothing is missing, it must be what we know."""

@@ -18,36 +18,40 @@ from events.ids import Position
 from events.messages import StartPipelineReq
 from schedulers.inbox import Entry
 from schedulers.recording import (
+    NO_JSON,
+    Appended,
     Ended,
     Healed,
     Opening,
     PulseState,
     Recorder,
-    Stored,
     Unstored,
-    digest_of,
-    entered,
+    told,
 )
 
 if TYPE_CHECKING:
     from schedulers.loop import EngineLoop
 
 Check = Callable[[StartPipelineReq], None]
-NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Tape:
-    """With no recorder every call is a look at one field."""
+    """With no recorder, or none that listens, every call is a look at a field or two."""
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         self.recorder = recorder
         self._refused: SlotbusError | None = None
         self._running = False
 
+    @property
+    def listens(self) -> bool:
+        """Whether somebody records at the moment."""
+        return self.recorder is not None and self.recorder.listens
+
     def open(self, engine: EngineLoop) -> None:
         """A leadership begins; nothing was decided yet."""
-        if self.recorder is not None:
-            self._running = True
+        self._running = True
+        if self.recorder is not None and self.recorder.listens:
             self.recorder.add(
                 Opening(
                     epoch=engine.epoch,
@@ -72,7 +76,7 @@ class Tape:
     def overheard(self, check: Check | None) -> Check | None:
         """The backend's check of a start, whose answer is part of what came in."""
         self._refused = None
-        if self.recorder is None or check is None:
+        if check is None or not self.listens:
             return check
 
         def listening(request: StartPipelineReq) -> None:
@@ -86,15 +90,14 @@ class Tape:
 
     def decided(self, entry: Entry, fault: str = "") -> None:
         """A message had its turn."""
-        if self.recorder is None:
+        recorder = self.recorder
+        if recorder is None or not recorder.listens:
             return
         refused, self._refused = self._refused, None
         try:
-            line = entered(entry.message, entry.at, entry.token, refused=refused, fault=fault)
+            recorder.add(told(entry.message, entry.at, entry.token, refused, fault))
         except NO_JSON as error:
-            self.recorder.missed(f"a {type(entry.message).__name__} is no JSON: {error}")
-        else:
-            self.recorder.add(line)
+            recorder.missed(f"a {type(entry.message).__name__} is no JSON: {error}")
 
     def faulted(self, entry: Entry, error: Exception) -> None:
         """Deciding a message failed, by a fault of ours."""
@@ -102,22 +105,21 @@ class Tape:
 
     def stored(self, position: Position, records: Sequence[Record]) -> None:
         """An append was acknowledged."""
-        if self.recorder is not None:
-            digest = digest_of(records)
-            self.recorder.add(Stored(position=position, count=len(records), digest=digest))
+        if self.recorder is not None and self.recorder.listens:
+            self.recorder.add(Appended(position, records))
 
     def unstored(self, error: SlotbusError) -> None:
         """An append was refused for its size."""
-        if self.recorder is not None:
+        if self.recorder is not None and self.recorder.listens:
             self.recorder.add(Unstored(reason=error.message))
 
     def healed(self, at: datetime) -> None:
         """The ledger was read again."""
-        if self.recorder is not None:
+        if self.recorder is not None and self.recorder.listens:
             self.recorder.add(Healed(at=at))
 
     def ended(self, error: SlotbusError | None) -> None:
         """The leadership is over; told once."""
-        if self.recorder is not None and self._running:
-            self._running = False
+        running, self._running = self._running, False
+        if running and self.recorder is not None and self.recorder.listens:
             self.recorder.add(Ended(reason="" if error is None else error.message))

@@ -18,7 +18,8 @@ from events.log import MemoryLog, encode_record
 from events.states import NodeState, WorkerState
 from events.stories import about, numbered, tell_story
 from schedulers.engine import Engine
-from schedulers.recording import AnyLine, MemoryRecorder
+from schedulers.recorders import MemoryRecorder
+from schedulers.recording import AnyLine
 from slotbus_pytest.scripted import ScriptedNode
 
 T = TypeVar("T")

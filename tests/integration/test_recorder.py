@@ -13,8 +13,10 @@ import pytest
 
 from controller.recorder import FileRecorder
 from controller.recordsettings import RecordSettings
-from events.messages import QueryNodes
-from schedulers.files import read_file, read_lines, replay_file
+from events.errors import UnknownNode
+from events.messages import HeartbeatNodeReq, QueryNodes
+from schedulers.files import FileLines, read_file, replay_file
+from schedulers.packing import Packing, create
 from schedulers.recording import Gap, Header, RecordingUnreadable
 from tests.support.bench import Bench, running_bench
 from tests.support.scripted import ScriptedNode
@@ -36,22 +38,26 @@ async def recording(settings: RecordSettings) -> AsyncIterator[tuple[Bench, File
             await recorder.close()
 
 
+ENDS = (b"\n{", b"}\n")
+"""Cut there, a file of plain lines is whole."""
+
+
 def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-@pytest.mark.parametrize("compress", [False, True])
-async def test_a_recording_in_a_file_is_the_log(tmp_path: Path, compress: bool) -> None:
-    settings = RecordSettings(folder=tmp_path / "r", compress=compress)
+@pytest.mark.parametrize("packing", Packing)
+async def test_a_recording_in_a_file_is_the_log(tmp_path: Path, packing: Packing) -> None:
+    settings = RecordSettings(folder=tmp_path / "r", packing=packing)
     async with recording(settings) as (bench, recorder):
         await bench.start("a", 2, env_vars={"HOME": "/h"})
         await bench.stop("a")
     (path,) = files(tmp_path / "r")
-    assert path.name.endswith(".jsonl.gz" if compress else ".jsonl")
+    assert path.name.endswith(f".jsonl{packing.suffix}")
     played = replay_file(path)
     assert played.ledger.snapshot() == bench.engine.ledger.snapshot()
     assert played.records == [record async for batch in bench.log.read() for record in batch]
-    assert recorder.stats.lines == len(list(read_lines(path)))
+    assert recorder.stats.lines == len(list(FileLines(path)))
     assert recorder.stats.lost == 0
 
 
@@ -72,7 +78,9 @@ async def test_every_file_can_be_played_alone_and_all_of_them_as_one(tmp_path: P
 async def test_the_oldest_files_go_first(tmp_path: Path) -> None:
     old = tmp_path / "20000101T000000000000-1-0001.jsonl"
     old.write_bytes(b"x" * 9_000)
-    settings = RecordSettings(folder=tmp_path, compress=False, file_bytes=5_000, total_bytes=15_000)
+    settings = RecordSettings(
+        folder=tmp_path, packing=Packing.NONE, file_bytes=5_000, total_bytes=15_000
+    )
     async with recording(settings) as (bench, recorder):
         for at in range(20):
             await bench.start(f"j{at}", 1)
@@ -114,7 +122,7 @@ async def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path) -> None:
 
 
 async def test_masked_values_are_in_no_file_and_it_still_plays(tmp_path: Path) -> None:
-    settings = RecordSettings(folder=tmp_path, compress=False, file_bytes=3_000)
+    settings = RecordSettings(folder=tmp_path, packing=Packing.NONE, file_bytes=3_000)
     async with recording(settings) as (bench, _):
         for at in range(6):
             await bench.start(f"j{at}", 1, env_vars={"DB_PASSWORD": "hunter2", "PLAIN": "seen"})
@@ -127,26 +135,87 @@ async def test_masked_values_are_in_no_file_and_it_still_plays(tmp_path: Path) -
     ]
 
 
-async def test_a_torn_end_is_left_out(tmp_path: Path) -> None:
-    async with recording(RecordSettings(folder=tmp_path)) as (bench, _):
-        await bench.start("a", 1)
+@pytest.mark.parametrize("packing", Packing)
+async def test_of_a_file_without_its_end_all_whole_lines_are_read_and_it_is_said(
+    tmp_path: Path, packing: Packing
+) -> None:
+    """As of a writer that was killed: at whatever byte."""
+    settings = RecordSettings(folder=tmp_path, packing=packing)
+    async with recording(settings) as (bench, recorder):
+        for job in ("a", "b", "c"):
+            before = recorder.stats.lines
+            await bench.start(job, 1)
+            await until(lambda before=before: recorder.stats.lines > before)  # type: ignore[misc]
     (path,) = files(tmp_path)
-    whole = list(read_lines(path))
-    path.write_bytes(path.read_bytes()[:-40])
-    torn = list(read_lines(path))
-    assert torn == whole[: len(torn)] != whole
-    plain = tmp_path / "plain.jsonl"
-    plain.write_bytes(b"\n".join(whole)[:-3])
-    assert list(read_lines(plain)) == whole[:-1]
-    assert replay_file(plain).stretches
+    whole = list(FileLines(path))
+    data = path.read_bytes()
+    assert replay_file(path).torn == []
+    for end in range(1, len(data), 37):
+        path.write_bytes(data[:end])
+        lines = FileLines(path)
+        read = list(lines)
+        assert read == whole[: len(read)]
+        assert lines.torn or (packing is Packing.NONE and data[end - 1 : end + 1] in ENDS)
+    path.write_bytes(data[:-9])
+    played = replay_file(path)
+    (said,) = played.torn
+    assert said.startswith(f"{path.name} ends in the middle of something after line ")
+
+
+async def test_a_writer_that_is_at_work_is_read_up_to_its_last_line(tmp_path: Path) -> None:
+    for packing in Packing:
+        path = tmp_path / f"a.jsonl{packing.suffix}"
+        with create(path) as file:
+            file.write(b'{"a":1}\n')
+            file.flush()
+            assert list(FileLines(path)) == [b'{"a":1}']
+        lines = FileLines(path)
+        assert list(lines) == [b'{"a":1}']
+        assert not lines.torn
+
+
+@pytest.mark.parametrize("packing", Packing)
+async def test_files_put_together_are_one(tmp_path: Path, packing: Packing) -> None:
+    """``cat a.jsonl.zst b.jsonl.zst``."""
+    parts = [tmp_path / f"{name}.jsonl{packing.suffix}" for name in "ab"]
+    for part in parts:
+        with create(part) as file:
+            file.write(part.name.encode() + b"\n")
+    joined = tmp_path / f"c{packing.suffix}"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    lines = FileLines(joined)
+    assert list(lines) == [part.name.encode() for part in parts]
+    assert not lines.torn
+
+
+async def test_a_last_line_without_its_end_is_whole_if_it_is_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a":1}\n{"b":2}')
+    lines = FileLines(path)
+    assert list(lines) == [b'{"a":1}', b'{"b":2}']
+    assert not lines.torn
 
 
 async def test_files_that_are_no_recordings_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.gz").write_bytes(b"plain\n")
-    with pytest.raises(RecordingUnreadable, match="is not gzip"):
-        replay_file(tmp_path / "a.jsonl.gz")
-    with pytest.raises(RecordingUnreadable, match="unzstd"):
-        replay_file(tmp_path / "a.jsonl.zst")
+    for name, kind in (("a.jsonl.gz", "gzip"), ("a.jsonl.zst", "zstd")):
+        (tmp_path / name).write_bytes(b"plain\n")
+        with pytest.raises(RecordingUnreadable, match=f"{name} is not {kind}"):
+            replay_file(tmp_path / name)
+
+
+async def test_lines_that_are_no_json_leave_a_gap_until_the_next_opening(tmp_path: Path) -> None:
+    async with recording(RecordSettings(folder=tmp_path)) as (bench, recorder):
+        await bench.start("a", 1)
+        with pytest.raises(UnknownNode):
+            await bench.engine.submit(HeartbeatNodeReq(node_id="n1", incarnation="\ud800"))
+        await until(lambda: recorder.stats.lost == 1)
+        await until(lambda: recorder.wants_opening)
+        await bench.start("b", 1)
+        await bench.stop("a")
+    played = replay_file(*files(tmp_path))
+    assert played.missing >= 1
+    assert "is no JSON" in played.gaps[0]
+    assert played.ledger.snapshot() == bench.engine.ledger.snapshot()
 
 
 async def test_an_exported_log_is_folded(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from events.errors import Internal, Invalid
 from events.facts import Record
 from events.messages import StartPipelineReq
 from schedulers import replay
+from schedulers.recorders import MemoryRecorder
 from schedulers.recording import (
     Entered,
     Gap,
     Header,
-    MemoryRecorder,
     Opening,
     RecordingUnreadable,
     Stored,
@@ -136,8 +136,10 @@ async def test_what_follows_a_gap_is_left_out_until_there_is_an_opening() -> Non
     _, recorder = await recorded(a_life)
     lines = recorder.recording()
     cut = next(i for i, line in enumerate(lines) if isinstance(line, Stored))
-    played = replay([*lines[: cut + 1], Gap(count=9, reason="full"), *lines[cut + 5 :]])
-    assert played.missing == 9
+    left_out = lines[cut + 5 :]
+    played = replay([*lines[: cut + 1], Gap(count=9, reason="full"), *left_out])
+    assert played.missing == 9 + sum(isinstance(line, Entered) for line in left_out)
+    assert played.gaps == ["full"]
     assert len(played.records) == 1
 
 

@@ -23,7 +23,7 @@ from events.ledger import Ledger
 from events.log import EventLog
 from events.subjects import Subjects
 from schedulers.leading import Leading
-from schedulers.recording import AnyLine, MemoryRecorder, Recorder
+from schedulers.recorders import MemoryRecorder, Recorders
 from schedulers.replaying import replay
 from tests.support.nats import connected
 
@@ -64,25 +64,6 @@ class WatchedLog:
         return [msgspec.json.decode(line, type=Record) for line in self.lines]
 
 
-class Both:
-    """A recorder in memory, beside the one that the test itself may have given."""
-
-    def __init__(self, memory: MemoryRecorder, given: Recorder | None) -> None:
-        self._all: list[Recorder] = [memory] if given is None else [memory, given]
-
-    @property
-    def wants_opening(self) -> bool:
-        return any(recorder.wants_opening for recorder in self._all)
-
-    def add(self, line: AnyLine) -> None:
-        for recorder in self._all:
-            recorder.add(line)
-
-    def missed(self, reason: str) -> None:
-        for recorder in self._all:
-            recorder.missed(reason)
-
-
 class Watched(msgspec.Struct, frozen=True):
     """An engine, and everything that entered it."""
 
@@ -101,7 +82,8 @@ class Watch:
         if not isinstance(engine.log, WatchedLog):
             engine.log = WatchedLog(engine.log)
             recorder = MemoryRecorder()
-            engine.record(Both(recorder, engine.tape.recorder))
+            given = engine.tape.recorder
+            engine.record(recorder if given is None else Recorders(recorder, given))
             self.watched.append(Watched(engine, recorder))
 
     def check(self) -> None:
