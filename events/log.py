@@ -7,7 +7,7 @@ files (``events.filelog``) and NATS (``events.jetstream``), and the meaning of r
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
@@ -20,7 +20,9 @@ READ_BATCH: Final = 1_000
 
 
 class LogError(SlotbusError):
-    """The event log can't do what was asked."""
+    """The event log can't do what was asked. ``passing``: what was read of it stays true."""
+
+    passing: ClassVar[bool] = False
 
 
 class LogConflict(LogError):
@@ -30,6 +32,8 @@ class LogConflict(LogError):
 class LogUnsettled(LogError):
     """Within the time given it could not be learnt whether the append was stored, or the
     log could not be reached."""
+
+    passing: ClassVar[bool] = True
 
 
 class LogFull(LogError):

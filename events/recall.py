@@ -57,13 +57,20 @@ def fold(ledger: Ledger, records: Iterable[Record]) -> None:
         ) from error
 
 
-async def fold_on(log: EventLog, ledger: Ledger) -> None:
-    """Folds what a log has behind a ledger, up to its end; what goes wrong on the way leaves
-    the ledger somewhere in between.
+async def read_on(log: EventLog, *ledgers: Ledger) -> None:
+    """Folds what a log has behind ledgers that all stand at one position, up to its end. What
+    goes wrong on the way leaves them somewhere in between, all at the same place but after
+    LogUnreadable. Raises LogError as ``EventLog.read``."""
+    async with aclosing(log.read(Position(ledgers[0].position))) as batches:
+        async for records in batches:
+            for ledger in ledgers:
+                fold(ledger, records)
 
-    Raises LogLost where the log does not have the record that the ledger folded last: it is
-    another log, or has lost its end. Raises LogError otherwise as ``EventLog.read``.
-    """
+
+async def fold_on(log: EventLog, ledger: Ledger) -> None:
+    """As ``read_on`` for a ledger that is not known to be of this log: the record that it
+    folded last is looked for first, and LogLost is raised where the log does not have it: it
+    is another log, or has lost its end."""
     position = ledger.position
     seen = position == START
     reading = log.read(Position(max(0, position - 1)))
