@@ -24,6 +24,7 @@ from events.ids import START, Position
 from events.ledger import Ledger
 from events.log import EventLog
 from events.states import NodeState, RunState, WorkerState
+from schedulers.backend import Backend, Measure
 
 COMMAND_BUCKETS: Final = (
     0.001,
@@ -76,14 +77,18 @@ class Leading(Protocol):
     def dispatcher(self) -> Outcomes: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def backend(self) -> Backend: ...
     def __len__(self) -> int: ...
 
 
 class _Ended(Struct):
-    """Counts of leaderships that are over: a counter never goes back."""
+    """Counts of leaderships that are over: a counter never goes back. ``of_backend``: by the
+    name of a measure, numbers by the values of its labels."""
 
     messages: Counter[str]
     outcomes: Counter[str]
+    of_backend: dict[str, Counter[tuple[str, ...]]]
     records: int = 0
     loop_errors: int = 0
 
@@ -102,7 +107,7 @@ class Metrics(Collector):
         self.recording = RecordStats()
         self._version = version
         self._leading: Leading | None = None
-        self._ended = _Ended(Counter(), Counter())
+        self._ended = _Ended(Counter(), Counter(), {})
         self._commands = Histogram(
             "slotbus_command_seconds",
             "Seconds from a command or query to its answer.",
@@ -130,6 +135,9 @@ class Metrics(Collector):
             self._ended.outcomes.update(engine.dispatcher.outcomes)
             self._ended.records += engine.stats.records
             self._ended.loop_errors += engine.stats.loop_errors
+            for measure in filter(lambda each: each.grows, _measures(engine)):
+                ended = self._ended.of_backend.setdefault(measure.name, Counter())
+                ended.update(_numbers(measure))
 
     def command_took(self, kind: str, seconds: float) -> None:
         """A command or query was answered."""
@@ -154,6 +162,8 @@ class Metrics(Collector):
             yield from _of_engine(engine)
             yield from _of_nodes(engine.ledger)
             yield from _of_work(engine.ledger)
+            for measure in _measures(engine):
+                yield _of_backend(measure, self._ended.of_backend.get(measure.name, Counter()))
         yield from self._counters(engine)
 
     def _counters(self, engine: Leading | None) -> Iterator[Metric]:
@@ -210,6 +220,25 @@ def _of_work(ledger: Ledger) -> Iterator[Metric]:
     jobs = Counter(job.current.state.value for job in ledger.jobs.values() if job.runs)
     yield _by_state("workers", "Remembered workers, by state.", WorkerState, workers)
     yield _by_state("jobs", "Remembered jobs, by the state of their run.", RunState, jobs)
+
+
+def _measures(engine: Leading) -> list[Measure]:
+    measures = engine.backend.measures
+    return [] if measures is None else measures()
+
+
+def _numbers(measure: Measure) -> dict[tuple[str, ...], float]:
+    return {tuple(each.labels[k] for k in measure.labels): each.number for each in measure.values}
+
+
+def _of_backend(measure: Measure, before: Counter[tuple[str, ...]]) -> Metric:
+    kind = CounterMetricFamily if measure.grows else GaugeMetricFamily
+    family = kind(f"slotbus_{measure.name}", measure.text, labels=measure.labels)
+    numbers = Counter(before)
+    numbers.update(_numbers(measure))
+    for key, number in numbers.items():
+        family.add_metric(key, number)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

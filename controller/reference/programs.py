@@ -116,7 +116,8 @@ def metrics_page() -> str:
         [
             "# Metrics",
             "In Prometheus's text format on `/metrics`. Those of the ledger (slots, nodes, "
-            "workers, jobs) are there while the controller leads.",
+            "workers, jobs) are there while the controller leads, those of Kubernetes where "
+            "workers are pods.",
             "## Of a controller",
             _series(controller.registry.collect()),
             "## Of an agent",

@@ -41,6 +41,9 @@ READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
 """An event of a watch is one line, and as long as an object may be."""
 
 UNAUTHORIZED, NOT_FOUND, CONFLICT, GONE, TOO_MANY = 401, 404, 409, 410, 429
+UNREACHED: Final = (400, GONE, 504)
+"""What a server answers that is asked for a version it no longer has, or never had."""
+
 _RETRY_AFTER_S: Final = 1.0
 """Where a 429 does not say."""
 
@@ -169,6 +172,22 @@ class KubeApi:
             if not page.metadata.continue_:
                 return Listed(page.metadata.resource_version, items)
             params["continue"] = page.metadata.continue_
+
+    async def knows(self, kind: str, selector: str, version: str) -> bool:
+        """Whether a version of this kind is in the server's past. ``selector``: of objects that
+        are listed for it, best none."""
+        params = {
+            "labelSelector": selector,
+            "resourceVersion": version,
+            "resourceVersionMatch": "NotOlderThan",
+        }
+        try:
+            await self._paced("list", "GET", self._path(kind), params=params)
+        except ApiRefused as refused:
+            if refused.code in UNREACHED:
+                return False
+            raise
+        return True
 
     @asynccontextmanager
     async def watch(

@@ -36,7 +36,7 @@ EPOCH: Final = "slotbus/epoch"
 POSITION: Final = "slotbus/position"
 
 Selector = NewType("Selector", str)
-"""A label selector that is never empty; made by ``workers`` and ``programs`` only."""
+"""A label selector that is never empty; made by the functions below only."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -140,6 +140,11 @@ def workers(
 def programs(cluster: str, job_id: str | None = None, run_id: int | None = None) -> Selector:
     """Selects what belongs to whole runs: their programs. Raises Invalid."""
     return Selector(",".join([*_wanted(cluster, job_id, run_id), f"!{WORKER_ID}"]))
+
+
+def nobody(selector: Selector) -> Selector:
+    """Selects nothing, as a part of what this one selects."""
+    return Selector(f"{selector},!{CLUSTER}")
 
 
 def _wanted(cluster: str, job_id: str | None, run_id: int | None) -> list[str]:

@@ -18,6 +18,7 @@ import structlog
 from events.errors import Internal
 from events.messages import AgentStopReply, InventoryReply
 from events.states import WorkerState
+from schedulers.backend import Measure
 from schedulers.kubernetes.client import (
     CONFLICT,
     NOT_FOUND,
@@ -35,6 +36,7 @@ from schedulers.kubernetes.keeper import (
     OVERDUE_S,
     Keeper,
 )
+from schedulers.kubernetes.measures import measures
 from schedulers.kubernetes.names import short_hash
 from schedulers.kubernetes.overlay import Json
 from schedulers.kubernetes.owner import find_owner
@@ -134,6 +136,10 @@ class KubernetesLauncher:
         if age_s > self.config.view_age_s:
             return f"nothing was heard of the pods for {age_s:.0f} s"
         return ""
+
+    def measures(self) -> list[Measure]:
+        """For metrics."""
+        return measures(self._api, self.watch, len(self.view))
 
     def _begin(self) -> None:
         """What goes on beside the requests, from the first of them on."""

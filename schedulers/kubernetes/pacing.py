@@ -9,10 +9,23 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Literal
+
+from msgspec import Struct
 
 MOST_HOLD_OFF_S: Final = 60.0
 """However long a server asks for."""
+
+
+Brake = Literal["at_once", "rate", "server"]
+"""What a request waited for: others under way, our own rate, or as the server has asked."""
+
+
+class Waits(Struct):
+    """How often there was a wait, and for how many seconds in all."""
+
+    times: int = 0
+    seconds: float = 0.0
 
 
 class Pacer:
@@ -20,6 +33,7 @@ class Pacer:
     never more than ``at_once`` under way."""
 
     def __init__(self, rate: float, burst: int, at_once: int) -> None:
+        self.waits: dict[Brake, Waits] = {"at_once": Waits(), "rate": Waits(), "server": Waits()}
         self._gap_s = 1.0 / rate
         self._credit_s = burst * self._gap_s
         self._under_way = asyncio.Semaphore(at_once)
@@ -29,16 +43,29 @@ class Pacer:
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
         """Waits for a turn and holds it for a block of code."""
+        loop = asyncio.get_running_loop()
+        busy, began = self._under_way.locked(), loop.time()
         async with self._under_way:
-            loop = asyncio.get_running_loop()
+            if busy:
+                self._waited("at_once", loop.time() - began)
             self._next_at = max(self._next_at, loop.time() - self._credit_s) + self._gap_s
-            await asyncio.sleep(max(0.0, self._next_at - loop.time()))
-            while (wait_s := self._not_before - loop.time()) > 0:  # noqa: ASYNC110  it may grow
+            wait_s = self._next_at - loop.time()
+            if wait_s > 0:
+                self._waited("rate", wait_s)
+            await asyncio.sleep(max(0.0, wait_s))
+            while (wait_s := self._not_before - loop.time()) > 0:
+                self._waited("server", wait_s)
                 await asyncio.sleep(wait_s)
             yield
 
+    def _waited(self, brake: Brake, seconds: float) -> None:
+        waits = self.waits[brake]
+        waits.times += 1
+        waits.seconds += seconds
+
     def hold_off(self, seconds: float) -> None:
         """The server has asked everybody to wait."""
-        at = asyncio.get_running_loop().time() + min(seconds, MOST_HOLD_OFF_S)
+        hold_s = min(seconds, MOST_HOLD_OFF_S)
         # Not all at the same moment.
-        self._not_before = max(self._not_before, at + random.uniform(0, 0.1 * seconds))
+        at = asyncio.get_running_loop().time() + hold_s * random.uniform(1.0, 1.1)
+        self._not_before = max(self._not_before, at)

@@ -66,6 +66,7 @@ def kubernetes_backend(
         ),
         check=lambda request: check_request(config, request, template=template),
         failing=launcher.failing,
+        measures=launcher.measures,
         at_once=AT_ONCE,
         try_s=TRY_S,
     )

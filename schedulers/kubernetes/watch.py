@@ -6,6 +6,10 @@ means (``view``).
 A watch that is over is begun again where it ended. Only what can't be continued (410, or a
 version from the future) and what was continued in vain for long is listed anew. Nothing is
 tried twice without a pause between, unless the server sent something useful in between.
+
+A server that has lost data (an etcd restored from a backup) answers a watch from a version that
+it has never reached with silence, for ever. So where a watch has said nothing at all, not even
+in a bookmark, the server is asked whether it knows that version.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from msgspec import Struct
 
 from schedulers.backoff import Backoff
 from schedulers.kubernetes.client import (
-    GONE,
+    UNREACHED,
     ApiRefused,
     ApiUnreachable,
     KubeApi,
@@ -32,7 +36,7 @@ from schedulers.kubernetes.client import (
     decoded,
     pod_of,
 )
-from schedulers.kubernetes.identity import Selector
+from schedulers.kubernetes.identity import Selector, nobody
 from schedulers.kubernetes.pods import Pod
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 15.0
@@ -51,9 +55,6 @@ RESYNC_S: Final = 900.0
 LIST_GAP_S: Final = 0.5
 """Between two lists at the least, whoever wants them."""
 
-_AHEAD: Final = (400, 504)
-"""What a server answers that is asked to watch from a version it has never reached."""
-
 _log = structlog.get_logger("slotbus.kubernetes")
 
 
@@ -64,6 +65,7 @@ class WatchStats(Struct):
     watches: int = 0
     events: int = 0
     failures: int = 0
+    silent: int = 0
     unreadable: int = 0
     faults: int = 0
 
@@ -172,7 +174,7 @@ class PodWatch:
     async def _watch(self, api: KubeApi) -> None:
         """One watch, to its end. Raises ApiRefused, ApiUnreachable."""
         loop = asyncio.get_running_loop()
-        began, events = loop.time(), self.stats.events
+        began, events, spoken = loop.time(), self.stats.events, False
         self.stats.watches += 1
         # Not all controllers of a cluster at the same moment.
         lasts_s = self._timeout_s * random.uniform(0.9, 1.0)
@@ -182,15 +184,22 @@ class PodWatch:
             ) as stream:
                 self._hear(useful=False)
                 async for event in stream:
+                    spoken = True
                     self._take(event)
         except ApiRefused as refused:
-            if refused.code in (GONE, *_AHEAD):
+            if refused.code in UNREACHED:
                 self._version = ""
             raise
-        if loop.time() - began >= LIVED_S:
-            self._hear(useful=True)
-        elif events == self.stats.events:
+        lived = loop.time() - began >= LIVED_S
+        if not lived and events == self.stats.events:
             raise ApiUnreachable("a watch ended at once, and empty")
+        if not spoken:
+            self.stats.silent += 1
+            if not await api.knows("pods", nobody(self._selector), self._version):
+                _log.warning("the API server has lost data: all pods are listed again")
+                self._version = ""
+        if lived:
+            self._hear(useful=True)
 
     def _take(self, event: WatchEvent) -> None:
         """Raises ApiRefused for an error told within the stream."""

@@ -26,6 +26,8 @@ from events.ids import START
 from events.ledger import Ledger
 from events.log import LogConflict, MemoryLog
 from events.states import WorkerState
+from schedulers.backend import Backend, Measure, Value
+from tests.support.scripted import ScriptedLauncher
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,6 +51,10 @@ class Led:
         self.dispatcher = Carried()
         self.epoch = 7
         self.waiting = 0
+        self.measured: list[Measure] = []
+        self.backend = Backend(
+            name="test", launcher=ScriptedLauncher(), measures=lambda: self.measured
+        )
         self.happens(*facts)
 
     def __len__(self) -> int:
@@ -163,6 +169,28 @@ def test_the_inbox_is_counted(metrics: Metrics) -> None:
     assert read(metrics, "invalid_messages_total") == 1
     assert read(metrics, "answers_dropped_total", reason="lease_over") == 1
     assert read(metrics, "handler_faults_total") == 0
+
+
+def test_a_backend_s_own_series_are_shown_and_its_counts_go_on(metrics: Metrics) -> None:
+    def measured(requests: int, pods: int) -> list[Measure]:
+        made = Value(requests, {"verb": "create"})
+        return [
+            Measure(name="asked", text="?", labels=("verb",), values=[made], grows=True),
+            Measure(name="pods", text="?", values=[Value(pods)]),
+        ]
+
+    first, second = Led(), Led()
+    metrics.lead(first)
+    assert read(metrics, "pods") is None
+    first.measured = measured(3, 7)
+    assert read(metrics, "asked_total", verb="create") == 3
+    assert read(metrics, "pods") == 7
+    metrics.unlead()
+    assert read(metrics, "pods") is None
+    metrics.lead(second)
+    second.measured = measured(2, 5)
+    assert read(metrics, "asked_total", verb="create") == 5
+    assert read(metrics, "pods") == 5
 
 
 def test_latencies_are_histograms(metrics: Metrics) -> None:

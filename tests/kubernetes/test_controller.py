@@ -15,10 +15,12 @@ from events.errors import Invalid
 from events.subjects import Subjects
 from tests.support.auditing import audit_server
 from tests.support.controllers import Caller, config_for, controller, controller_process
+from tests.support.kube import faults
 from tests.support.kube.apiserver import KubeServer
 from tests.support.kube.automatic import Automatic
 from tests.support.kube.faultproxy import FaultProxy
 from tests.support.kube.kubelet import Kubelet
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -86,6 +88,33 @@ async def test_readiness_follows_the_view_of_the_pods_and_life_does_not(
             assert answer.status == 200
         await fault_proxy.accept()
         assert await until_ready(200) == "ok\n"
+
+
+async def test_what_the_api_server_was_asked_is_in_the_metrics(
+    config: ControllerConfig, kubelet: Kubelet, nc: Client, subjects: Subjects,
+    fault_proxy: FaultProxy,
+) -> None:  # fmt: skip
+    fault_proxy.inject(faults.too_many_requests(1), verb="create")
+    async with controller(config) as made, aiohttp.ClientSession() as http, Automatic(kubelet):
+        info = await made.leading()
+        assert info.http is not None
+        await Caller(nc, subjects).cmd("start", job_id="j", slots=2)
+        await fault_proxy.streams[-1].error()
+        await until(lambda: fault_proxy.count("list") >= 2)
+        async with http.get(f"http://{info.http.host}:{info.http.port}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+    numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    shown = {name: float(text) for name, text in numbers.items() if "kubernetes" in name}
+    assert shown["slotbus_kubernetes_pods"] == 1
+    assert shown['slotbus_kubernetes_requests_total{code="201",verb="create"}'] == 1
+    assert shown['slotbus_kubernetes_requests_total{code="429",verb="create"}'] == 1
+    assert shown['slotbus_kubernetes_throttled_total{by="server"}'] >= 1
+    assert shown['slotbus_kubernetes_throttled_seconds_total{by="server"}'] > 0
+    assert shown["slotbus_kubernetes_lists_total"] >= 1
+    assert shown["slotbus_kubernetes_watches_total"] >= 1
+    assert shown["slotbus_kubernetes_watch_failures_total"] >= 1
+    assert shown["slotbus_kubernetes_watch_events_total"] >= 2
+    assert 0 <= shown["slotbus_kubernetes_view_age_seconds"] < 5
 
 
 async def test_without_a_cluster_a_controller_says_so_and_ends(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
@@ -79,6 +80,33 @@ async def test_a_server_that_freezes_is_given_up_and_found_again(
     first = (await own.kubelet.pods())[0].name
     await own.kubelet.end(first)
     await until_states(scheduler, "finished", "running")
+
+
+async def test_a_server_that_lost_its_data_is_noticed(
+    own: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers a watch from a version that it never reached with silence, for ever."""
+    monkeypatch.setattr(watch, "IN_VAIN", 1_000_000)  # so that the watch goes on from there
+    scheduler = own.scheduler(own.config(task_slots=1, watch_timeout_s=6, view_age_s=30))
+    async with Automatic(own.kubelet):
+        await scheduler.start_workers(starts(slots=2))
+    for _ in range(200):  # far ahead of where a new server begins
+        name = await make_namespace(own.kubelet.api)
+    assert name
+    first, second = [pod.name for pod in await own.kubelet.pods()]
+    await own.kubelet.end(first)
+    await until_states(scheduler, "finished", "running")
+    stats = launcher_of(scheduler).watch.stats
+    listed, silent = stats.lists, stats.silent
+    own.server.kill()
+    own.server.etcd.kill()
+    shutil.rmtree(own.server.folder / "etcd")
+    await own.server.start()
+    # Nobody saw its pod go, so nobody can say that it ended.
+    await until_states(scheduler, "finished", "lost")
+    assert second
+    assert scheduler.ledger.held_slots("kubernetes") == 1
+    assert (stats.lists, stats.silent) == (listed + 1, silent + 1)
 
 
 async def test_what_the_real_scheduler_can_not_place_fails_in_its_words(own: Scene) -> None:

@@ -12,6 +12,7 @@ from schedulers.kubernetes import watch
 from schedulers.kubernetes.scheduler import KubernetesScheduler
 from tests.support.kube import faults
 from tests.support.kube.automatic import Automatic
+from tests.support.kube.clients import CLUSTER
 from tests.support.kube.faultproxy import FaultProxy, Stream
 from tests.support.kube.kubelet import Kubelet
 from tests.support.kube.scene import Scene, launcher_of, starts, states, until_states
@@ -181,14 +182,21 @@ async def test_a_fault_of_our_own_does_not_end_the_watch(
 async def test_little_is_asked_in_quiet(
     running: KubernetesScheduler, kubelet: Kubelet, scene: Scene, fault_proxy: FaultProxy
 ) -> None:
-    """A watch is renewed when its time is over, and that is all."""
+    """A watch is renewed when its time is over; one that said nothing is asked about. That is
+    all."""
     await scene.leave(running)
     scheduler = scene.scheduler(scene.config(task_slots=1, watch_timeout_s=6, view_age_s=20))
     watches = fault_proxy.count("watch")
     await scheduler.start()
     await until(lambda: fault_proxy.count("watch") > watches)
     asked, began = len(fault_proxy.seen), asyncio.get_running_loop().time()
-    await until(lambda: len(fault_proxy.seen) >= asked + 2)
+    await until(lambda: fault_proxy.count("watch") >= watches + 3)
     # Two watches of at least 0.9 times their time, in whole seconds.
     assert asyncio.get_running_loop().time() - began >= 9
-    assert {seen.verb for seen in fault_proxy.seen[asked:]} == {"watch"}
+    since = fault_proxy.seen[asked:]
+    assert [seen.verb for seen in since] == ["list", "watch"] * 2
+    # What is asked about a silent one selects nothing.
+    assert {seen.query["labelSelector"] for seen in since if seen.verb == "list"} == {
+        f"cluster={CLUSTER},worker_id,!cluster"
+    }
+    assert launcher_of(scheduler).watch.stats.lists == 0
