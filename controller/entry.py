@@ -3,14 +3,19 @@
 The import name `events` is also that of the PyPI distribution `Events`, which overwrites our
 `events/__init__.py`. So this module looks at who owns the name before it lets anything import
 it, and says in one sentence what to do. It imports nothing of the project at module level and
-nothing slow, because `slotbus --help` waits for it.
+nothing slow, because `slotbus --help` waits for it, and so does Ctrl-C.
 """
 
+from __future__ import annotations
+
+import signal
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
+
+TYPE_CHECKING = False  # that of `typing` takes as long to import as all the rest here
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from pathlib import Path
 
 DISTRIBUTION = "slotbus"
 EXIT_MISUSE = 2
@@ -25,6 +30,8 @@ def foreign_events(spec: ModuleSpec | None, home: Path) -> str | None:
 
     `spec` is what Python would import; `home` is the folder that holds our packages.
     """
+    from pathlib import Path
+
     if spec is None:
         return "nowhere"
     if spec.origin is None:
@@ -53,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit where the command line itself ends the process.
     """
+    if argv is None:
+        _end_at_once_when_interrupted()
+    from importlib import import_module
+    from importlib.machinery import PathFinder
+    from pathlib import Path
+
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         sys.stdout.write(f"{DISTRIBUTION} {_version()}\n")
@@ -65,6 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     app = import_module("controller.cli.main").app
     app(args=arguments, prog_name=DISTRIBUTION)
     return 0
+
+
+def _end_at_once_when_interrupted() -> None:
+    """Until a command has something to end in order, Ctrl-C is no exception somewhere in the
+    imports but an end without a word. Who started us with it ignored has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _version() -> str:

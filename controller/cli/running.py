@@ -12,11 +12,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import typer
 
 from controller.cli.options import Output
+
+T = TypeVar("T")
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -109,7 +111,31 @@ def run_program(program: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -
             loop.add_signal_handler(number, on_signal)
         await program(stop)
 
+    _run(main)
+
+
+def run_conversation(conversation: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs it to its end. INT cancels it, another one breaks off its end."""
+
+    async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def on_signal() -> None:
+            loop.remove_signal_handler(signal.SIGINT)
+            task.cancel()
+
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGINT, on_signal)
+        return await conversation()
+
+    return _run(main)
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    # Until the loop has its handlers INT ends the process at once (``controller.entry``): there
+    # is nothing to end in order yet, and a coroutine that was made is not left behind.
     try:
-        asyncio.run(main())
+        return asyncio.run(main())
     except asyncio.CancelledError as error:
         raise typer.Exit(INTERRUPTED) from error

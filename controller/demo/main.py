@@ -40,7 +40,7 @@ def run_demo() -> int:
     show = Show()
     try:
         return asyncio.run(_demo(show))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except asyncio.CancelledError:
         show.say("interrupted; everything that was started has been ended")
         return EXIT_INTERRUPTED
 
@@ -48,7 +48,8 @@ def run_demo() -> int:
 async def _demo(show: Show) -> int:
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with tempfile.TemporaryDirectory(prefix="slotbus-demo-") as name:
         folder = Path(name)
         processes = Processes(folder)
