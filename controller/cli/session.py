@@ -5,7 +5,6 @@ What lives here: what client commands have in common. What may not: single comma
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -17,7 +16,7 @@ from controller.cli.finding import ClientConfig, client_config
 from controller.cli.nats_options import Nats
 from controller.cli.options import Output
 from controller.cli.output import Progress, progress, write_body
-from controller.cli.running import DONE, as_usage, reported
+from controller.cli.running import DONE, as_usage, reported, run_conversation
 from controller.logs import setup_logging
 from events.asking import Patience
 from events.client import SlotbusClient
@@ -42,7 +41,7 @@ def converse(where: Where, doing: str, work: Work, config: ClientConfig | None =
     """
     setup_logging("error")
     with reported(where.output):
-        code = asyncio.run(_converse(where, doing, work, config))
+        code = run_conversation(lambda: _converse(where, doing, work, config))
     if code != DONE:
         raise typer.Exit(code)
 
