@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from random import Random
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from tests.simulation.jsapi import JetStream
 from tests.simulation.loop import Proc, SimLoop
@@ -29,9 +29,11 @@ from tests.simulation.wire import (
 )
 
 NO_RESPONDERS: Final = {"Status": "503"}
-REMEMBERED: Final = 2_000
 AGAIN_S: Final = 0.05
 """By how much the second copy of a message is later, at the most."""
+
+
+Index: TypeAlias = dict[str, dict[tuple[int, int], tuple[Line, Sub]]]
 
 
 class Watch(Protocol):
@@ -66,7 +68,9 @@ class Hub:
         self.lines: dict[int, Line] = {}
         self.jetstream = JetStream(self)
         self._dialled = 0
-        self._matches: dict[str, list[tuple[Line, Sub]]] = {}
+        self._named: Index = {}
+        self._wild: Index = {}
+        """By what stands before the first wildcard, which must be a whole token."""
 
     def now(self) -> float:
         return self.loop.time()
@@ -94,8 +98,9 @@ class Hub:
         return line
 
     def forget(self, line: Line) -> None:
-        self.lines.pop(line.number, None)
-        self._matches.clear()
+        if self.lines.pop(line.number, None) is not None:
+            for sub in line.subs.values():
+                self._remove(line, sub)
 
     def lines_of(self, name: str) -> list[Line]:
         return [line for line in self.lines.values() if line.proc.name == name]
@@ -132,11 +137,11 @@ class Hub:
             return
         match frame:
             case Sub():
-                line.subs[frame.sid] = frame
-                self._matches.clear()
+                self._add(line, frame)
             case Unsub():
-                line.subs.pop(frame.sid, None)
-                self._matches.clear()
+                sub = line.subs.pop(frame.sid, None)
+                if sub is not None:
+                    self._remove(line, sub)
             case Ping():
                 line.pong(frame.number)
             case Pub():
@@ -157,12 +162,34 @@ class Hub:
             self._give(line, sub, pub)
 
     def _listeners(self, subject: str) -> list[tuple[Line, Sub]]:
-        found = self._matches.get(subject)
-        if found is None:
-            found = self._matches[subject] = self._match(subject)
-            if len(self._matches) > REMEMBERED:
-                self._matches.clear()
+        """Who listens to a subject: those who named it, and those whose wildcards cover it."""
+        found = list(self._named.get(subject, {}).values())
+        end = subject.find(".")
+        tokens = subject.split(".")
+        while end > 0:
+            for line, sub in self._wild.get(subject[: end + 1], {}).values():
+                if matches(sub.subject, tokens):
+                    found.append((line, sub))
+            end = subject.find(".", end + 1)
         return found
+
+    def _add(self, line: Line, sub: Sub) -> None:
+        line.subs[sub.sid] = sub
+        index, key = self._place(sub)
+        index.setdefault(key, {})[line.number, sub.sid] = (line, sub)
+
+    def _remove(self, line: Line, sub: Sub) -> None:
+        index, key = self._place(sub)
+        here = index.get(key, {})
+        here.pop((line.number, sub.sid), None)
+        if not here:
+            index.pop(key, None)
+
+    def _place(self, sub: Sub) -> tuple[Index, str]:
+        stars = [at for at in (sub.subject.find("*"), sub.subject.find(">")) if at >= 0]
+        if not stars:
+            return self._named, sub.subject
+        return self._wild, sub.subject[: min(stars)]
 
     def _hand_on(self, pub: Pub) -> int:
         found = self._listeners(pub.subject)
@@ -189,12 +216,3 @@ class Hub:
         if weather.twice and self.rng.random() < weather.twice:
             self.counts["message doubled"] += 1
             line.deliver(sub.sid, pub, extra_s=self.rng.uniform(0, AGAIN_S))
-
-    def _match(self, subject: str) -> list[tuple[Line, Sub]]:
-        tokens = subject.split(".")
-        return [
-            (line, sub)
-            for line in self.lines.values()
-            for sub in line.subs.values()
-            if sub.subject == subject or matches(sub.subject, tokens)
-        ]

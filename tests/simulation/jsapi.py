@@ -22,6 +22,7 @@ API: Final = "$JS.API."
 NOT_FOUND: Final = {"code": 404, "err_code": 10059, "description": "stream not found"}
 NO_MESSAGE: Final = {"code": 404, "err_code": 10037, "description": "no message found"}
 IN_USE: Final = {"code": 400, "err_code": 10058, "description": "stream name already in use"}
+FAMILY_CHARACTERS: Final = 8
 PULL_OVER: Final = {"Status": "408", "Description": "Request Timeout"}
 
 
@@ -50,6 +51,8 @@ class JetStream:
         self.streams: dict[str, Stream] = {}
         self._consumers: dict[str, dict[str, Consumer]] = {}
         self._made = 0
+        self._families: dict[str, list[Stream]] = {}
+        """Streams that may take subjects which begin so."""
 
     def restarted(self) -> None:
         """Consumers are kept in memory."""
@@ -61,7 +64,10 @@ class JetStream:
         """Whether JetStream is who was meant."""
         if pub.subject.startswith(API):
             return self._serve(pub)
-        found = [stream for stream in self.streams.values() if stream.covers(pub.subject)]
+        family = pub.subject[:FAMILY_CHARACTERS]
+        if family not in self._families:
+            self._families[family] = [s for s in self.streams.values() if s.may_cover(family)]
+        found = [stream for stream in self._families[family] if stream.covers(pub.subject)]
         for stream in found:
             self._store(stream, pub)
         return bool(found)
@@ -126,6 +132,7 @@ class JetStream:
             self._made += 1
             stream = Stream(name, body, _created(self._hub.now(), self._made))
             self.streams[name] = stream
+            self._families.clear()
             return self._info(stream)
         if stream is None:
             return {"error": NOT_FOUND}

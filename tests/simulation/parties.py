@@ -7,6 +7,7 @@ again. What may not: when that happens (``troubles``).
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +83,7 @@ class Party:
         except SlotbusError as error:
             self.world.note(f"{self.name} ends: {error.message}")
         except Exception as error:  # noqa: BLE001  a fault of the program is what we look for
-            self.world.laws.say(f"{self.name} failed: {error!r}")
+            self.world.laws.say(f"{self.name} failed: {error!r} {_where(error)}")
         proc.kill()
         if self.wanted:
             self.world.later(self.world.rng.uniform(*AGAIN_S), self._again)
@@ -93,6 +94,12 @@ class Party:
 
     def _run(self, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
         raise NotImplementedError
+
+
+def _where(error: BaseException) -> str:
+    """The last lines of code on the way to an error."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames))
 
 
 class Controller(Party):

@@ -70,6 +70,10 @@ class Stream:
             wanted == subject or matches(wanted, subject.split(".")) for wanted in self.subjects
         )
 
+    def may_cover(self, beginning: str) -> bool:
+        """Whether it may cover a subject that begins so."""
+        return any(wanted.startswith(beginning[: len(wanted)]) for wanted in self.subjects)
+
     def take(self, subject: str, data: bytes, headers: dict[str, str], now: float) -> Taken:
         """Stores a message, or says why not; first of all it looks for duplicates."""
         self.expire(now)

@@ -201,6 +201,7 @@ class SimClient(Client):
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._redial: asyncio.Task[None] | None = None
         self._on_error: Callable[[Exception], Awaitable[None]] = _ignore
+        self._on_return: Callable[[], Awaitable[None]] = _nothing
 
     async def connect(  # type: ignore[override]  # what slotbus gives is enough
         self, servers: Any = (), **options: Any
@@ -208,7 +209,7 @@ class SimClient(Client):
         """Dials until it works, as nats-py does."""
         self._on_error = self._error_cb = options["error_cb"]
         self._disconnected_cb = options["disconnected_cb"]
-        self._reconnected_cb = options["reconnected_cb"]
+        self._on_return = options["reconnected_cb"]
         self._closed_cb = options["closed_cb"]
         self._max_pending_size = options["pending_size"]
         self._wait_s: float = options["reconnect_time_wait"]
@@ -323,8 +324,8 @@ class SimClient(Client):
             return
 
     async def _tell_back(self) -> None:
-        if self._reconnected_cb is not None and self.is_connected:
-            await self._reconnected_cb()
+        if self.is_connected:
+            await self._on_return()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         if self.is_closed:
@@ -336,8 +337,7 @@ class SimClient(Client):
             self.line.close_here()
         await asyncio.sleep(0)
         for sub in self._subs.values():
-            if sub._wait_for_msgs_task is not None and not sub._wait_for_msgs_task.done():
-                sub._wait_for_msgs_task.cancel()
+            sub._stop_processing()
         self._subs.clear()
         if do_cbs and self._disconnected_cb is not None:
             await self._disconnected_cb()
@@ -347,6 +347,10 @@ class SimClient(Client):
 
 
 async def _ignore(_error: Exception) -> None:
+    return None
+
+
+async def _nothing() -> None:
     return None
 
 

@@ -245,7 +245,9 @@ class World:
                     try:
                         work.close()
                         break
-                    except (Exception, BaseExceptionGroup):  # noqa: BLE001  its own end failed
+                    except KeyboardInterrupt:
+                        raise
+                    except BaseException:  # noqa: BLE001  its own end ran into something
                         continue
         for agent in self.agents.values():
             if agent.host.core is not None:
@@ -280,11 +282,13 @@ def _no_collector() -> Iterator[None]:
     had no chance to tidy up."""
     collecting, hook = gc.isenabled(), sys.unraisablehook
     gc.disable()
+    gc.freeze()  # what was there before need not be gone through
     sys.unraisablehook = lambda _: None
     try:
         yield
     finally:
         gc.collect()
+        gc.unfreeze()
         sys.unraisablehook = hook
         if collecting:
             gc.enable()
