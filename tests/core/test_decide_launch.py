@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from events.errors import StartFailed
 from events.facts import RunPlaced, WorkerEnded, WorkerLaunched, WorkerLost
 from events.messages import StartReply
@@ -110,6 +112,29 @@ def test_an_uncertain_launch_that_did_run_does_not_count_once_it_was_stopped(
     (second,) = launches(draft)
     story.tell(acknowledged(second))
     assert [w.worker_id for w in reply_of(story).workers] == [second.worker_id]
+
+
+@pytest.mark.parametrize("how", ["refused", "never ran", "ran too late"])
+def test_with_one_node_a_launch_that_failed_is_not_tried_there_again(
+    story: Story, how: str
+) -> None:
+    """In one start: asking again is up to who asked, and gets a reason to think about."""
+    story.nodes(n1=4)
+    (order,) = launches(story.tell(start("j", 2, command_id="c1")))
+    if how == "refused":
+        last = story.tell(refused(order, "why"))
+    else:
+        story.tell(LaunchUncertain(order.worker_id, "why"))
+        if how == "never ran":
+            last = story.tell(StopAnswered(order.worker_id, "unknown", "n1"))
+        else:
+            story.tell(acknowledged(order))
+            last = story.tell(finished(order, signal=15))
+    assert kinds(last) == ["worker_ended", "run_stopping", "run_ended", "command_done"]
+    assert failure_of(story).facts["reasons"] == {"n1": "why"}
+    assert story.free("n1") == 4
+    (again,) = launches(story.tell(start("j", 2, command_id="c2")))
+    assert (again.node_id, again.run_id) == ("n1", 2)
 
 
 def test_only_what_is_surely_missing_is_placed_while_another_launch_is_uncertain(
