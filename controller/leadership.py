@@ -22,6 +22,7 @@ from controller.inbox import NatsInbox
 from controller.leader import Lease
 from controller.localoutput import LocalOutput
 from controller.metrics import Metrics, TimedLog
+from controller.queue import QueueReader
 from controller.racing import end_all
 from controller.recorder import FileRecorder
 from events.concerns import Directory
@@ -127,6 +128,14 @@ class Leadership:
             version=self._version,
         )
         await self._inbox.open()
+        queue = QueueReader(
+            self._nc,
+            self._subjects,
+            self.engine,
+            self._metrics.queue,
+            replicas=self._config.replicas,
+        )
+        self._aside("queue", queue.run)
 
     async def ended(self) -> None:
         """Waits for the engine's end. Raises the error that ended it."""

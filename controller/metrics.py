@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from controller.outbox import InboxStats
+from controller.queue import QueueStats
 from controller.recordbuffer import RecordStats
 from events.facts import Record
 from events.ids import START, Position
@@ -105,6 +106,7 @@ class Metrics(Collector):
         self.violations: Counter[int] = Counter()
         """Broken laws by number, as the audit found them."""
         self.recording = RecordStats()
+        self.queue = QueueStats()
         self._version = version
         self._leading: Leading | None = None
         self._ended = _Ended(Counter(), Counter(), {})
@@ -164,6 +166,8 @@ class Metrics(Collector):
             yield from _of_work(engine.ledger)
             for measure in _measures(engine):
                 yield _of_backend(measure, self._ended.of_backend.get(measure.name, Counter()))
+            waiting = "Queued commands that were not taken at the last look."
+            yield _gauge("queued_commands", waiting, self.queue.waiting)
         yield from self._counters(engine)
 
     def _counters(self, engine: Leading | None) -> Iterator[Metric]:
@@ -189,6 +193,9 @@ class Metrics(Collector):
         yield _total("recorded_bytes", "Bytes of these lines.", self.recording.bytes)
         lost = "Lines missing in recordings; each gap is marked there."
         yield _total("recording_lost_lines", lost, self.recording.lost)
+        yield _total("queue_taken", "Commands taken from the queue.", self.queue.taken)
+        aside = "Messages of the queue that were put aside, since they are no commands."
+        yield _total("queue_set_aside", aside, self.queue.set_aside)
         yield _total("loop_errors", "Faults of slotbus in the engine's loop.", loop_errors)
 
 

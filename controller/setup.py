@@ -20,7 +20,13 @@ from controller.config import LOG_MAX_BYTES
 from controller.leader import ensure_bucket
 from events.errors import Invalid, SlotbusError
 from events.jetstream_api import NANOSECONDS, Deadline, JetStreamApi, StreamConfig, StreamInfo
-from events.streams import EVENT_MAX_AGE_S, event_stream, log_stream
+from events.streams import (
+    EVENT_MAX_AGE_S,
+    aside_stream,
+    event_stream,
+    log_stream,
+    queue_stream,
+)
 from events.subjects import Subjects
 
 SETUP_TIMEOUT_S: Final = 10.0
@@ -81,6 +87,13 @@ async def set_up(nc: Client, subjects: Subjects, wanted: Wanted) -> list[Done]:
                 "num_replicas": wanted.replicas,
             },
         ),
+        *[
+            await _stream(api, config, {"num_replicas": wanted.replicas})
+            for config in (
+                queue_stream(subjects, replicas=replicas),
+                aside_stream(subjects, replicas=replicas),
+            )
+        ],
     ]
     try:
         made = await ensure_bucket(js, subjects.lease_bucket, replicas)
@@ -96,7 +109,13 @@ async def set_up(nc: Client, subjects: Subjects, wanted: Wanted) -> list[Done]:
 
 def setup_subjects(subjects: Subjects) -> list[str]:
     """Where ``set_up`` publishes."""
-    streams = (subjects.log_stream, subjects.event_stream, f"KV_{subjects.lease_bucket}")
+    streams = (
+        subjects.log_stream,
+        subjects.event_stream,
+        subjects.queue_stream,
+        subjects.aside_stream,
+        f"KV_{subjects.lease_bucket}",
+    )
     verbs = ("INFO", "CREATE", "UPDATE")
     return [f"$JS.API.STREAM.{verb}.{stream}" for stream in streams for verb in verbs]
 

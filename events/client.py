@@ -60,6 +60,7 @@ from events.messages import (
     WorkerRow,
     WorkersReply,
 )
+from events.queueing import leave
 from events.settings import DEFAULT_SERVER
 from events.states import RUN_ENDED
 from events.subjects import Subjects
@@ -218,6 +219,16 @@ class SlotbusClient:
         if command.command_id is None:
             command = replace(command, command_id=make_command_id())
         return await self._asker.ask(command)
+
+    async def leave(self, command: Command) -> int:
+        """Leaves a command in the queue: it is done once, when a controller leads, and its
+        outcome is an event. Its place in the queue. Give it a ``not_after``, or it is done
+        however late. Raises NotQueued."""
+        if command.command_id is None:
+            command = replace(command, command_id=make_command_id())
+        return await self.unless_denied(
+            leave(self.nc, self.subjects, command), self.subjects.queues
+        )
 
     # --- queries ------------------------------------------------------------------------
 

@@ -71,6 +71,26 @@ class CommandForgotten(
     command_ids: list[str]
 
 
+class QueueTaken(Fact, kw_only=True, frozen=True, tag="queue_taken", omit_defaults=True):
+    """A message of the queue was taken as this command. ``stream``: when the stream was
+    created, which tells it from another of the same name; ``sequence``: of the message."""
+
+    stream: str
+    sequence: int
+    command_id: str
+
+
+class QueueSetAside(Fact, kw_only=True, frozen=True, tag="queue_set_aside", omit_defaults=True):
+    """A message of the queue is no command that can be taken: it was put aside with the
+    reason, and those behind it go on. ``verb``: the last token of its subject."""
+
+    stream: str
+    sequence: int
+    verb: str
+    code: str
+    reason: str
+
+
 class NodeRegistered(Fact, kw_only=True, frozen=True, tag="node_registered", omit_defaults=True):
     """A node offers slots; a new incarnation supersedes the node's older one. ``watched``:
     it must send heartbeats or expire."""
@@ -271,6 +291,8 @@ AnyFact: TypeAlias = (
     | CommandTaken
     | CommandDone
     | CommandForgotten
+    | QueueTaken
+    | QueueSetAside
     | NodeRegistered
     | NodeExpired
     | NodeReturned

@@ -8,7 +8,7 @@ one field (``events.codec``).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct, field
 
@@ -111,13 +111,15 @@ class StartPipelineReq(Message, kw_only=True, frozen=True):
 
 class StopWorkersReq(Message, kw_only=True, frozen=True):
     """Stop the workers of a job: of one run, or of all. ``grace_s`` in seconds is the
-    time between TERM and KILL; ``force`` kills at once."""
+    time between TERM and KILL; ``force`` kills at once. ``not_after``, as in every command:
+    it is refused when it is read later than that."""
 
     job_id: Id
     run_id: RunNumber | None = None
     force: bool = False
     grace_s: WaitSeconds = DEFAULT_GRACE_S
     wait_s: WaitSeconds = DEFAULT_WAIT_S
+    not_after: datetime | None = None
     command_id: Id | None = None
 
 
@@ -125,6 +127,7 @@ class CordonReq(Message, kw_only=True, frozen=True):
     """No new workers on this node."""
 
     node_id: Id
+    not_after: datetime | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
@@ -133,11 +136,20 @@ class UncordonReq(Message, kw_only=True, frozen=True):
     """New workers are welcome on this node again."""
 
     node_id: Id
+    not_after: datetime | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
 
 Command: TypeAlias = StartPipelineReq | StopWorkersReq | CordonReq | UncordonReq
+
+COMMANDS: Final[dict[str, type[Command]]] = {
+    "start": StartPipelineReq,
+    "stop": StopWorkersReq,
+    "cordon": CordonReq,
+    "uncordon": UncordonReq,
+}
+"""By the last token of the subject they are sent or queued on."""
 
 
 class PlacedWorker(Message, kw_only=True, frozen=True):

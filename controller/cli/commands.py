@@ -16,6 +16,7 @@ from controller.cli.options import (
     CommandId,
     Output,
     OutputOption,
+    Queue,
     Run,
     Wait,
 )
@@ -37,6 +38,7 @@ def stop(
         typer.Option(metavar="SECONDS", help="Between TERM and KILL [10]."),
     ] = None,
     wait: Wait = None,
+    queue: Queue = False,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
@@ -48,7 +50,7 @@ def stop(
     """
     from controller.cli.output import print_stop, unconfirmed_line
     from controller.cli.running import DONE, REFUSED, as_usage, reported
-    from controller.cli.session import Where, converse, print_reply
+    from controller.cli.session import Where, converse, leave, print_reply
     from events.codec import convert, decode
     from events.messages import StopReply, StopWorkersReq
 
@@ -64,6 +66,9 @@ def stop(
     with reported(output), as_usage():
         given = {key: value for key, value in fields.items() if value is not None}
         request = convert(given, StopWorkersReq)
+    if queue:
+        leave(where, request)
+        return
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         body = await bus.send(request)
@@ -81,6 +86,7 @@ def stop(
 def cordon(
     node: NodeName,
     wait: Wait = None,
+    queue: Queue = False,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
@@ -89,13 +95,14 @@ def cordon(
     from controller.cli.session import Where
     from events.messages import CordonReq
 
-    _node_command(CordonReq, node, wait, command_id, Where(nats, output))
+    _node_command(CordonReq, node, wait, queue, command_id, Where(nats, output))
 
 
 @with_nats
 def uncordon(
     node: NodeName,
     wait: Wait = None,
+    queue: Queue = False,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
@@ -104,19 +111,20 @@ def uncordon(
     from controller.cli.session import Where
     from events.messages import UncordonReq
 
-    _node_command(UncordonReq, node, wait, command_id, Where(nats, output))
+    _node_command(UncordonReq, node, wait, queue, command_id, Where(nats, output))
 
 
 def _node_command(
     kind: type[CordonReq] | type[UncordonReq],
     node: str,
     wait: float | None,
+    queue: bool,
     command_id: str | None,
     where: Where,
 ) -> None:
     from controller.cli.output import print_node
     from controller.cli.running import DONE, as_usage, reported
-    from controller.cli.session import converse, print_reply
+    from controller.cli.session import converse, leave, print_reply
     from events.codec import convert, decode
     from events.messages import NodeReply
 
@@ -124,6 +132,9 @@ def _node_command(
     with reported(where.output), as_usage():
         given = {key: value for key, value in fields.items() if value is not None}
         request = convert(given, kind)
+    if queue:
+        leave(where, request)
+        return
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         body = await bus.send(request)

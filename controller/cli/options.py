@@ -64,6 +64,13 @@ CommandId = Annotated[
         metavar="ID", help="Repeat a command under its own id: it is carried out once (fresh)."
     ),
 ]
+Queue = Annotated[
+    bool,
+    typer.Option(
+        "--queue",
+        help="Leave it in the queue and return: it is done once, when a controller leads.",
+    ),
+]
 Run = Annotated[int | None, typer.Option("--run", metavar="N", help="Only this run of the job.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
 

@@ -19,8 +19,9 @@ from controller.cli.output import Progress, progress, write_body
 from controller.cli.running import DONE, as_usage, reported, run_conversation
 from controller.logs import setup_logging
 from events.asking import Patience
-from events.client import SlotbusClient
+from events.client import SlotbusClient, make_command_id
 from events.errors import SlotbusError
+from events.messages import Command
 
 
 class Where(Struct, frozen=True):
@@ -73,6 +74,21 @@ async def _client(
         retrying=retrying,
     ) as bus:
         yield bus
+
+
+def leave(where: Where, command: Command) -> None:
+    """Leaves a command in the queue, and says where it stands."""
+    if command.command_id is None:
+        command = msgspec.structs.replace(command, command_id=make_command_id())
+
+    async def work(bus: SlotbusClient, shown: Progress) -> int:
+        place = await bus.leave(command)
+        told = {"command_id": command.command_id, "sequence": place}
+        text = f"{command.command_id} is number {place} in the queue"
+        print_reply(where, shown, msgspec.json.encode(told), lambda: typer.echo(text))
+        return DONE
+
+    converse(where, "queueing", work)
 
 
 def print_reply(where: Where, shown: Progress, body: bytes, as_table: Callable[[], None]) -> None:

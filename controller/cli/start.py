@@ -16,6 +16,7 @@ from controller.cli.options import (
     CommandId,
     Output,
     OutputOption,
+    Queue,
     Wait,
 )
 
@@ -89,6 +90,7 @@ def start(
         ),
     ] = None,
     wait: Wait = None,
+    queue: Queue = False,
     command_id: CommandId = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
@@ -105,7 +107,7 @@ def start(
     from controller.cli.job_file import StartArguments, build_start
     from controller.cli.output import print_start
     from controller.cli.running import as_usage, reported
-    from controller.cli.session import Where, converse, print_reply
+    from controller.cli.session import Where, converse, leave, print_reply
     from events.codec import decode
     from events.messages import StartReply
 
@@ -129,6 +131,9 @@ def start(
     where = Where(nats, output)
     with reported(output), as_usage():
         request = build_start(arguments)
+    if queue:
+        leave(where, request)
+        return
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         body = await bus.send(request)

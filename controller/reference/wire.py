@@ -16,6 +16,7 @@ from msgspec import Struct
 
 import events
 from controller.cli.running import exit_code_of
+from controller.queue import CODE_HEADER, REASON_HEADER
 from controller.reference.catalogue import (
     KINDS,
     ErrorFields,
@@ -69,6 +70,18 @@ def subjects_page() -> str:
     kept = [
         ("stream", code(at.log_stream), code(at.eventlog)),
         ("stream", code(at.event_stream), code(at.events)),
+        (
+            "stream",
+            code(at.queue_stream),
+            f"{code(at.queue('COMMAND'))}: any command above, stored until a controller leads and "
+            "then done once; its outcome is an event",
+        ),
+        (
+            "stream",
+            code(at.aside_stream),
+            f"{code(at.aside('COMMAND'))}: what was queued and is no command, with "
+            f"{code(CODE_HEADER)} and {code(REASON_HEADER)} as headers",
+        ),
         ("key-value bucket", code(at.lease_bucket), "the lease of the leader"),
     ]
     parts += ["## What NATS keeps", table(("kind", "name", "of"), kept)]

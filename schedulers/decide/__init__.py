@@ -31,7 +31,7 @@ from events.messages import (
 )
 from events.pulse import Pulse
 from events.states import RunState
-from schedulers.decide import commands, nodes, outcomes, queries, waiting
+from schedulers.decide import commands, nodes, outcomes, queries, queued, waiting
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.messages import (
     Continue,
@@ -43,6 +43,7 @@ from schedulers.decide.messages import (
     LaunchFailed,
     LaunchUncertain,
     LedRead,
+    Queued,
     StopAnswered,
     Tick,
 )
@@ -94,6 +95,7 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     InventoryTaken: outcomes.inventory_taken,
     InventoryFailed: outcomes.inventory_failed,
     LedRead: nodes.led,
+    Queued: queued.queued,
     Tick: _tick,
     Continue: _continue,
     Grace: _grace,

@@ -36,6 +36,7 @@ from events.facts import (
 from events.ids import MAX_INT, MAX_RECORD_BYTES, MAX_WORKERS_A_RUN
 from events.ledger import Ledger
 from events.messages import (
+    COMMANDS,
     Command,
     CordonReq,
     NodeReply,
@@ -69,12 +70,7 @@ FACT_BYTES: Final = 200
 RUN_BYTES: Final = 20_000
 """Of all else in the record of a start: why other nodes were passed over, the command."""
 
-KINDS: dict[type[Command], str] = {
-    StartPipelineReq: "start",
-    StopWorkersReq: "stop",
-    CordonReq: "cordon",
-    UncordonReq: "uncordon",
-}
+KINDS: dict[type[Command], str] = {kind: verb for verb, kind in COMMANDS.items()}
 _REPLIES: dict[str, type[Reply]] = {
     "start": StartReply,
     "stop": StopReply,
@@ -96,7 +92,10 @@ def command(draft: Draft, message: Command) -> None:
             )
         draft.joined = command_id
         return
+    late = message.not_after is not None and draft.now > message.not_after
     match message:
+        case _ if late:
+            _too_late(draft, message, command_id, kind, digest)
         case StartPipelineReq():
             _start(draft, message, command_id, digest)
         case StopWorkersReq():
@@ -104,6 +103,16 @@ def command(draft: Draft, message: Command) -> None:
         case _:
             _cordon(draft, message, command_id, kind, digest)
     draft.joined = command_id
+
+
+def _too_late(draft: Draft, message: Command, command_id: str, kind: str, digest: str) -> None:
+    job_id, node_id = getattr(message, "job_id", ""), getattr(message, "node_id", "")
+    draft.emit(
+        CommandTaken(
+            command_id=command_id, kind=kind, digest=digest, job_id=job_id, node_id=node_id
+        )
+    )
+    refuse(draft, command_id, TooLate(f"it was to be done until {message.not_after}"))
 
 
 def outcome_of(ledger: Ledger, command_id: str) -> Reply | SlotbusError | None:
@@ -195,10 +204,6 @@ def _room(
     """The plan of a start, or None where it was refused. Slots are missing from it only
     where it ``may_wait``."""
     ledger = draft.ledger
-    if request.not_after is not None and draft.now > request.not_after:
-        text = f"it was to be started until {request.not_after}, which is over"
-        refuse(draft, command_id, TooLate(text, job_id=request.job_id))
-        return None
     if run_id <= highest:
         text = f"run {run_id} of job {request.job_id} is not above the highest seen, {highest}"
         refuse(draft, command_id, StaleRun(text, job_id=request.job_id, highest_run=highest))

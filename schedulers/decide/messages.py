@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from events.messages import (
     Command,
@@ -145,6 +145,26 @@ class LedRead(Struct, frozen=True):
     version: str
 
 
+class Queued(Struct, frozen=True, kw_only=True):
+    """A message of the queue, to be taken if it is the one after ``previous``. ``stream``:
+    when the stream was created; ``verb``: the last token of its subject; ``body``: its
+    command, with an id. ``code`` and ``reason``: why it can't be taken, where it can't."""
+
+    stream: str
+    sequence: int
+    previous: int
+    verb: str
+    body: Raw = Raw(b"{}")
+    code: str = ""
+    reason: str = ""
+
+
+class QueueMoved(Struct, frozen=True):
+    """The queue is done up to ``sequence``."""
+
+    sequence: int
+
+
 Outcome: TypeAlias = (
     Launched | LaunchFailed | LaunchUncertain | StopAnswered | InventoryTaken | InventoryFailed
 )
@@ -160,7 +180,16 @@ Query: TypeAlias = (
 )
 NodeTraffic: TypeAlias = RegisterNodeReq | HeartbeatNodeReq | WorkerFinishedReq
 Inbound: TypeAlias = (
-    Command | Query | NodeTraffic | Outcome | WorkerSeen | Tick | Continue | Grace | LedRead
+    Command
+    | Query
+    | NodeTraffic
+    | Outcome
+    | WorkerSeen
+    | Tick
+    | Continue
+    | Grace
+    | LedRead
+    | Queued
 )
 Reply: TypeAlias = (
     StartReply
@@ -177,4 +206,5 @@ Reply: TypeAlias = (
     | RegisterReply
     | HeartbeatReply
     | FinishedReply
+    | QueueMoved
 )

@@ -28,6 +28,7 @@ from schedulers.decide.messages import (
     LaunchFailed,
     LaunchUncertain,
     LedRead,
+    Queued,
     StopAnswered,
 )
 from schedulers.launcher import WorkerSeen
@@ -70,6 +71,7 @@ _CAUSES: Final[dict[type[Inbound], tuple[str, str]]] = {
     StopAnswered: ("signal", "worker_id"),
     WorkerSeen: ("seen", "worker_id"),
     LedRead: ("leader", ""),
+    Queued: ("queue", "sequence"),
     Grace: ("grace", "reason"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -17,9 +18,12 @@ from events.connection import Access
 from events.errors import Invalid
 from events.following import NoJetStream
 from events.log import LogError
+from events.messages import StopWorkersReq
+from events.queueing import NotQueued
 from events.subjects import Subjects
 from tests.support.controllers import config_for, controller
 from tests.support.nats import connected
+from tests.support.waiting import DEADLINE_S
 
 DAY = 86_400.0
 
@@ -28,19 +32,32 @@ def did(done: list[Done]) -> list[str]:
     return [each.did for each in done]
 
 
+async def left(bus: SlotbusClient, command: StopWorkersReq) -> bool:
+    """Whether there is a queue by now, and it took the command."""
+    try:
+        await bus.leave(command)
+    except NotQueued:
+        return False
+    return True
+
+
 async def test_what_is_made_is_what_a_controller_makes(
     nats_server: EmbeddedServer, nc: Client, tmp_path: Path
 ) -> None:
     ours, theirs = Subjects(f"s{tmp_path.name[-8:]}a"), Subjects(f"s{tmp_path.name[-8:]}b")
-    assert did(await set_up(nc, ours, Wanted())) == ["created"] * 3
+    assert did(await set_up(nc, ours, Wanted())) == ["created"] * 5
     config = config_for(nats_server.url, theirs, tmp_path, log_max_bytes=1024**3)
     async with controller(config) as leader:
         await leader.leading()
         async with SlotbusClient.connect(nats_server.url, theirs.root) as bus:
             await bus.start(job_id="j", slots=1)
-            await bus.stop("j", force=True)
+            async with asyncio.timeout(DEADLINE_S):
+                while not await left(bus, StopWorkersReq(job_id="j", force=True)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                while await bus.workers("j"):  # noqa: ASYNC110  remote
+                    await asyncio.sleep(0.02)
     js = nc.jetstream()
-    for name in ("log_stream", "event_stream"):
+    for name in ("log_stream", "event_stream", "queue_stream", "aside_stream"):
         configs = []
         for subjects in (ours, theirs):
             info = await js.stream_info(getattr(subjects, name))
@@ -56,18 +73,18 @@ async def test_a_controller_takes_what_init_made(
     await set_up(nc, subjects, Wanted())
     async with controller(config_for(nats_server.url, subjects, tmp_path)) as leader:
         await leader.leading()
-        assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 3
+        assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 5
 
 
 async def test_only_what_was_said_is_changed(nc: Client, subjects: Subjects) -> None:
     await set_up(nc, subjects, Wanted(log_max_bytes=2**20, event_max_age_s=DAY))
-    log, events, lease = await set_up(
+    log, events, *_, lease = await set_up(
         nc, subjects, Wanted(log_max_bytes=2**21, event_max_age_s=3 * DAY)
     )
     assert log.changes == ["max_bytes 1048576 -> 2097152"]
     assert events.changes == ["max_age 1 days -> 3 days"]
     assert lease.did == "unchanged"
-    assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 3
+    assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 5
     info = await nc.jetstream().stream_info(subjects.log_stream)
     assert (info.config.max_bytes, info.config.discard) == (2**21, "new")
     assert info.config.deny_delete
@@ -75,7 +92,7 @@ async def test_only_what_was_said_is_changed(nc: Client, subjects: Subjects) -> 
 
 async def test_nothing_is_made_narrower(nc: Client, subjects: Subjects) -> None:
     await set_up(nc, subjects, Wanted(log_max_bytes=2**21))
-    log, events, _ = await set_up(
+    log, events, *_ = await set_up(
         nc, subjects, Wanted(log_max_bytes=2**20, event_max_age_s=DAY, event_max_bytes=2**20)
     )
     assert did([log, events]) == ["unchanged", "unchanged"]

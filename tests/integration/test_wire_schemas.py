@@ -49,6 +49,8 @@ async def everything(bus: SlotbusClient, caller: Caller) -> None:
         await bus.stop("nobody")
     with pytest.raises(Invalid):
         await caller.cmd("stop", job_id="a b")
+    await caller.cmd("start", job_id="waits", slots=100, on_shortage="wait", wait_s=0)
+    await caller.query("shortage")
     await bus.cordon("n1")
     await bus.uncordon("n1")
     await bus.workers(include_ended=True)
