@@ -55,6 +55,25 @@ def test_nodes_of_one_up(console: Console) -> None:
         assert "ended; what happened stays in" in up.out
 
 
+def test_the_nodes_of_another_scheduler_are_forgotten_once_they_are_empty(
+    console: Console,
+) -> None:
+    def listed() -> list[tuple[str, str]]:
+        rows: Any = console.run("nodes", "-o", "json").json()["nodes"]
+        return [(row["node_id"], row["state"]) for row in rows]
+
+    up_command = ("up", "--port", "0", "--http", "off", "--slots", "2")
+    with console.running(*up_command) as up:
+        up.until("Ctrl-C stops all jobs")
+        assert listed() == [("local", "ready")]
+        assert console.run("start", "j", "--slots", "1").code == 0
+        assert up.end() == 0
+    with console.running(*up_command, "--nodes", "1") as up:
+        up.until("Ctrl-C stops all jobs")
+        assert listed() == [("node-1", "ready")]
+        assert up.end() == 0
+
+
 def test_a_killed_up_takes_everything_with_it(console: Console) -> None:
     with console.running(
         "up", "--nodes", "1", "--slots", "2", "--port", "0", "--http", "off"
