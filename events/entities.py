@@ -39,7 +39,8 @@ class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
 class Worker(Struct, kw_only=True, omit_defaults=True, gc=False):
     """One process, pod or task. ``gone``: its end is in the log; until then it is live
     and holds its slots. ``epoch`` and ``position`` are those of its decision; ``unwanted``:
-    it was decided to stop it; ``acked``: the epoch under which its launch was heard of."""
+    it was decided to stop it; ``acked``: the epoch under which its launch was heard of;
+    ``host``: the machine, where that is not the node."""
 
     worker_id: str
     job_id: str
@@ -62,6 +63,7 @@ class Worker(Struct, kw_only=True, omit_defaults=True, gc=False):
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
+    host: str = ""
 
     @property
     def serves(self) -> bool:

@@ -201,6 +201,13 @@ class WorkerLaunched(Fact, kw_only=True, frozen=True, tag="worker_launched", omi
     seq: int = 0
 
 
+class WorkerHosted(Fact, kw_only=True, frozen=True, tag="worker_hosted", omit_defaults=True):
+    """On which machine a worker runs, where that is not for slotbus to choose: a pod's node."""
+
+    worker_id: str
+    host: str
+
+
 class WorkerStopping(Fact, kw_only=True, frozen=True, tag="worker_stopping", omit_defaults=True):
     """It was decided to stop this worker. ``grace_s`` in seconds."""
 
@@ -304,6 +311,7 @@ AnyFact: TypeAlias = (
     | RunPlaced
     | WorkerAssigned
     | WorkerLaunched
+    | WorkerHosted
     | WorkerStopping
     | WorkerLost
     | WorkerReturned

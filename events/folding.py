@@ -332,6 +332,9 @@ class Folding(Indexes):
         worker = self._worker_moved(fact, target, "worker_launched", at)
         self._heard_of(worker, fact, epoch)
 
+    def _worker_hosted(self, fact: f.WorkerHosted, at: datetime, epoch: int) -> None:
+        self.workers[fact.worker_id].host = fact.host
+
     def _worker_stopping(self, fact: f.WorkerStopping, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, WORKER_STOPPING, "worker_stopping", at)
         if not worker.unwanted:
@@ -430,6 +433,7 @@ _FOLDS: Final[dict[type, Callable[[Folding, Any, datetime, int], None]]] = {
     f.JobForgotten: Folding._job_forgotten,
     f.WorkerAssigned: Folding._worker_assigned,
     f.WorkerLaunched: Folding._worker_launched,
+    f.WorkerHosted: Folding._worker_hosted,
     f.WorkerStopping: Folding._worker_stopping,
     f.WorkerLost: Folding._worker_lost,
     f.WorkerReturned: Folding._worker_returned,

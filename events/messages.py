@@ -250,7 +250,8 @@ class QueryShortage(Message, kw_only=True, frozen=True):
 
 
 class WorkerRow(Message, kw_only=True, frozen=True):
-    """A worker; ``since``: when it came into its state. ``pid`` is null where it has none."""
+    """A worker; ``since``: when it came into its state. ``pid`` is null where it has none;
+    ``host`` is the machine where that is not the node's: the node that a pod is on."""
 
     worker_id: str
     job_id: str
@@ -263,6 +264,7 @@ class WorkerRow(Message, kw_only=True, frozen=True):
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
+    host: str = ""
 
 
 class JobRow(Message, kw_only=True, frozen=True):

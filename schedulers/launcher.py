@@ -73,7 +73,14 @@ class WorkerSeen(Struct, kw_only=True, frozen=True):
     reason: str
 
 
-Report: TypeAlias = WorkerFinishedReq | WorkerSeen | InventoryReply
+class HostSeen(Struct, kw_only=True, frozen=True):
+    """On which machine a worker runs, where slotbus did not choose it."""
+
+    worker_id: str
+    host: str
+
+
+Report: TypeAlias = WorkerFinishedReq | WorkerSeen | HostSeen | InventoryReply
 """What a launcher says by itself. An inventory is of the backend's one local node."""
 
 

@@ -161,7 +161,7 @@ def worker_table(workers: Sequence[WorkerRow]) -> None:
                 row.worker_id,
                 row.job_id,
                 str(row.run_id),
-                row.node_id,
+                f"{row.node_id}/{row.host}" if row.host else row.node_id,
                 str(row.slots),
                 row.state,
                 local_time(row.since),

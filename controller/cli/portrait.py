@@ -158,6 +158,7 @@ def _worker(worker: WorkerReply) -> list[tuple[str, object]]:
         ("worker", row.worker_id),
         ("job", f"{row.job_id} run {row.run_id}"),
         ("node", row.node_id),
+        ("host", row.host),
         ("incarnation", worker.incarnation),
         ("slots", row.slots),
         ("state", f"{row.state}{', gone' if worker.gone else ''}"),

@@ -50,7 +50,7 @@ from schedulers.decide.messages import (
 from schedulers.decide.nodes import only_beats
 from schedulers.decide.settle import settle
 from schedulers.decide.words import cause_of
-from schedulers.launcher import WorkerSeen
+from schedulers.launcher import HostSeen, WorkerSeen
 
 __all__ = ["Draft", "Rules", "decide", "next_due", "only_beats"]
 
@@ -88,6 +88,7 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     HeartbeatNodeReq: nodes.heartbeat,
     WorkerFinishedReq: nodes.finished,
     WorkerSeen: nodes.seen,
+    HostSeen: nodes.hosted,
     Launched: outcomes.launched,
     LaunchFailed: outcomes.launch_failed,
     LaunchUncertain: outcomes.launch_uncertain,

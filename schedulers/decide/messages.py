@@ -40,7 +40,7 @@ from events.messages import (
     WorkerReply,
     WorkersReply,
 )
-from schedulers.launcher import Assignment, StopOrder, WorkerSeen
+from schedulers.launcher import Assignment, HostSeen, StopOrder, WorkerSeen
 
 # --- effects ----------------------------------------------------------------------------
 
@@ -185,6 +185,7 @@ Inbound: TypeAlias = (
     | NodeTraffic
     | Outcome
     | WorkerSeen
+    | HostSeen
     | Tick
     | Continue
     | Grace

@@ -18,6 +18,7 @@ from events.facts import (
     NodeRegistered,
     NodeReturned,
     WorkerEnded,
+    WorkerHosted,
     WorkerLost,
     WorkerStopping,
 )
@@ -37,7 +38,7 @@ from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
-from schedulers.launcher import WorkerSeen
+from schedulers.launcher import HostSeen, WorkerSeen
 
 NODES_AT_ONCE: Final = 500
 """That expire in one decision, at the most."""
@@ -263,6 +264,13 @@ def seen(draft: Draft, sight: WorkerSeen) -> None:
     elif sight.lost and worker.state is not WorkerState.LOST:
         draft.emit(WorkerLost(worker_id=worker.worker_id, reason=sight.reason))
     settle(draft, worker.job_id)
+
+
+def hosted(draft: Draft, sight: HostSeen) -> None:
+    """A launcher has seen on which machine a worker is; a new leader's says so once more."""
+    worker = draft.ledger.workers.get(sight.worker_id)
+    if worker is not None and not worker.gone and worker.host != sight.host:
+        draft.emit(WorkerHosted(worker_id=worker.worker_id, host=sight.host))
 
 
 def end_worker(draft: Draft, worker: Worker, end: WorkerFinishedReq) -> None:

@@ -185,6 +185,7 @@ def worker_row(worker: Worker) -> WorkerRow:
         exit_code=worker.exit_code,
         signal=worker.signal,
         reason=worker.reason,
+        host=worker.host,
     )
 
 

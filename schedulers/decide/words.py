@@ -31,7 +31,7 @@ from schedulers.decide.messages import (
     Queued,
     StopAnswered,
 )
-from schedulers.launcher import WorkerSeen
+from schedulers.launcher import HostSeen, WorkerSeen
 
 
 def split_command(command: str | list[str] | None) -> list[str]:
@@ -70,6 +70,7 @@ _CAUSES: Final[dict[type[Inbound], tuple[str, str]]] = {
     LaunchUncertain: ("launch", "worker_id"),
     StopAnswered: ("signal", "worker_id"),
     WorkerSeen: ("seen", "worker_id"),
+    HostSeen: ("host", "worker_id"),
     LedRead: ("leader", ""),
     Queued: ("queue", "sequence"),
     Grace: ("grace", "reason"),

@@ -25,7 +25,7 @@ from schedulers.kubernetes.manifest import NODE
 from schedulers.kubernetes.names import pod_name
 from schedulers.kubernetes.phases import Asked, Cause, Sighting, see, see_deleted
 from schedulers.kubernetes.pods import Pod
-from schedulers.launcher import Report, WorkerSeen
+from schedulers.launcher import HostSeen, Report, WorkerSeen
 
 REMEMBERED_UIDS: Final = 100_000
 """Pods that are over, so that a late word of them changes nothing."""
@@ -36,7 +36,7 @@ _log = structlog.get_logger("slotbus.kubernetes")
 class Tracked(Struct, eq=False):
     """One worker's pod. ``since``: when it was first seen, of the loop's clock; ``there``:
     the object exists; ``verdict``: why we ended it ourselves; ``settled``: it runs, or it
-    never will. ``deleting``: the grace of a deletion that is to be sent; ``due``: when its stop
+    never will; ``host``: the node that was told. ``deleting``: the grace of a deletion that is to be sent; ``due``: when its stop
     is overdue; ``forced``: when it is removed without the kubelet. ``requests``: deletions
     under way, whose answers tell what it means that the object ``vanished`` meanwhile."""
 
@@ -49,6 +49,7 @@ class Tracked(Struct, eq=False):
     there: bool = True
     end: WorkerFinishedReq | None = None
     verdict: str = ""
+    host: str = ""
     told: str = ""
     requests: int = 0
     vanished: Pod | None = None
@@ -212,6 +213,9 @@ class PodView:
 
     def _look(self, tracked: Tracked, sight: Sighting) -> None:
         tracked.sight = sight
+        if sight.node and sight.node != tracked.host:
+            tracked.host = sight.node
+            self._tell(HostSeen(worker_id=tracked.who.worker_id, host=sight.node))
         if sight.state is WorkerState.RUNNING:
             tracked.started = True
         if sight.gone:

@@ -190,7 +190,7 @@ class PodWatch:
             if refused.code in UNREACHED:
                 self._version = ""
             raise
-        lived = loop.time() - began >= LIVED_S
+        lived = loop.time() - began >= min(LIVED_S, 0.8 * lasts_s)
         if not lived and events == self.stats.events:
             raise ApiUnreachable("a watch ended at once, and empty")
         if not spoken:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from events.errors import Invalid
-from events.facts import WorkerEnded, WorkerLost, WorkerOrphaned, WorkerStopping
-from events.messages import StartPipelineReq
+from events.facts import WorkerEnded, WorkerHosted, WorkerLost, WorkerOrphaned, WorkerStopping
+from events.messages import QueryWorkers, StartPipelineReq, WorkersReply
 from events.states import WorkerState
 from schedulers.decide import Rules, decide
-from schedulers.launcher import Assignment, WorkerSeen
+from schedulers.launcher import Assignment, HostSeen, WorkerSeen
 from tests.support.story import (
     Story,
     acknowledged,
@@ -80,6 +80,28 @@ def test_selectors_are_handed_on_where_nodes_are_not_ours_to_choose(
     story = stories(Rules(chooses_nodes=False)).nodes(n1=4)
     (order,) = launches(story.tell(start("j", 1, selector={"zone": "a"}, spread="even")))
     assert (order.selector, order.spread) == ({"zone": "a"}, "even")
+
+
+# --- where a worker is --------------------------------------------------------------------
+
+
+def test_the_machine_of_a_worker_is_in_the_log_once_and_in_answers(
+    story: Story, order: Assignment
+) -> None:
+    sight = HostSeen(worker_id=order.worker_id, host="node-7")
+    draft = story.tell(sight)
+    assert fact(draft, WorkerHosted) == WorkerHosted(worker_id=order.worker_id, host="node-7")
+    assert story.state_of(order.worker_id) is W.ASSIGNED
+    assert story.tell(sight).record is None
+    story.tell(acknowledged(order))
+    story.tell(ended(order.worker_id))
+    late = HostSeen(worker_id=order.worker_id, host="elsewhere")
+    assert story.tell(late).record is None
+    assert story.tell(HostSeen(worker_id="w-nobody", host="node-7")).record is None
+    answer = story.tell(QueryWorkers(all=True)).answer
+    assert isinstance(answer, WorkersReply)
+    (found,) = answer.workers
+    assert (found.node_id, found.host) == ("n1", "node-7")
 
 
 # --- workers that nobody can vouch for ----------------------------------------------------

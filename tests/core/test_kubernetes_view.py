@@ -13,17 +13,24 @@ from schedulers.kubernetes.names import pod_name
 from schedulers.kubernetes.phases import Asked
 from schedulers.kubernetes.pods import Pod
 from schedulers.kubernetes.view import PodView
-from schedulers.launcher import Report, WorkerSeen
+from schedulers.launcher import HostSeen, Report, WorkerSeen
 
 C = "here"
 
 
 class Told:
-    """A view, and what it has told."""
+    """A view, and what it has told: where pods are apart from the rest."""
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
-        self.view = PodView(C, self.reports.append)
+        self.hosts: list[HostSeen] = []
+        self.view = PodView(C, self._hear)
+
+    def _hear(self, report: Report) -> None:
+        if isinstance(report, HostSeen):
+            self.hosts.append(report)
+        else:
+            self.reports.append(report)
 
     @property
     def ends(self) -> list[WorkerFinishedReq]:
@@ -61,6 +68,16 @@ def pod(
             "deletionTimestamp": "2026-01-01T10:00:00Z", "deletionGracePeriodSeconds": 5,
         }  # fmt: skip
     return msgspec.convert(tree, Pod)
+
+
+def test_where_a_pod_is_is_told_once() -> None:
+    told = Told()
+    told.view.take(pod(node=""), 0)
+    assert told.hosts == []
+    told.view.take(pod(), 1)
+    told.view.take(pod("Running"), 2)
+    told.view.gone(pod("Succeeded", code=0), 3)
+    assert told.hosts == [HostSeen(worker_id="w1", host="n1")]
 
 
 def test_an_old_event_does_not_take_a_pod_back() -> None:

@@ -10,36 +10,15 @@ import pytest
 from nats.aio.client import Client
 
 from controller.config import ControllerConfig, load_controller
-from controller.embedded import EmbeddedServer
 from events.errors import Invalid
 from events.subjects import Subjects
 from tests.support.auditing import audit_server
-from tests.support.controllers import Caller, config_for, controller, controller_process
+from tests.support.controllers import Caller, controller, controller_process
 from tests.support.kube import faults
-from tests.support.kube.apiserver import KubeServer
 from tests.support.kube.automatic import Automatic
 from tests.support.kube.faultproxy import FaultProxy
 from tests.support.kube.kubelet import Kubelet
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def config(
-    nats_server: EmbeddedServer, subjects: Subjects, kube_server: KubeServer, kubelet: Kubelet,
-    fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> ControllerConfig:  # fmt: skip
-    """Of a controller that reaches the cluster over the proxy, by a kubeconfig."""
-    file = tmp_path / "kubeconfig"
-    kube_server.kubeconfig(file, kube_server.admin_token, kubelet.namespace, fault_proxy.url)
-    monkeypatch.setenv("KUBECONFIG", str(file))
-    pods: dict[str, object] = {
-        "namespace": kubelet.namespace, "task_slots": 2, "launched_when": "running",
-        "termination_grace_s": 1, "watch_timeout_s": 1, "view_age_s": 2.0,
-    }  # fmt: skip
-    return config_for(
-        nats_server.url, subjects, tmp_path / "state", scheduler="kubernetes", kubernetes=pods,
-        cluster="blue",
-    )  # fmt: skip
 
 
 async def test_a_pipeline_runs_as_pods_and_outlives_its_controllers(
