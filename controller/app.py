@@ -32,9 +32,13 @@ from controller.leadership import Leadership
 from controller.metrics import Metrics
 from controller.outbox import InboxStats
 from controller.racing import first_of
+from controller.standby import Standby
 from events.connection import ConnectionFailed, Hooks, connect
 from events.errors import Invalid, SlotbusError
+from events.jetstream import JetStreamLog
+from events.jetstream_snapshots import JetStreamSnapshots
 from events.log import LogUnreadable
+from events.recall import LogBeheaded
 from events.subjects import Subjects
 from schedulers.backoff import Backoff
 
@@ -46,7 +50,7 @@ SERVED_WELL_S: Final = 10.0
 
 CLOSE_TIMEOUT_S: Final = 3.0
 
-_HOPELESS: Final = (Invalid, LeaseUnusable, LogUnreadable)
+_HOPELESS: Final = (Invalid, LeaseUnusable, LogBeheaded, LogUnreadable)
 """Trying again would not help: somebody has to do something, so say it and end."""
 
 _log = structlog.get_logger("slotbus.controller")
@@ -72,7 +76,7 @@ async def run_controller(
 
     ``ready`` is called once, in the loop, when it leads and serves for the first time.
     Raises Invalid, ConnectionFailed for the first connection, HttpFailed, LeaseUnusable,
-    LogUnreadable.
+    LogBeheaded, LogUnreadable.
     """
     check_controller(config)
     controller = _Controller(config, ready)
@@ -170,17 +174,27 @@ class _Controller:
             ttl_s=self._config.lease_ttl_s,
             replicas=self._config.replicas,
         )
+        standby = Standby(
+            lambda: JetStreamLog(nc, self._subjects, create=False),
+            JetStreamSnapshots(nc, self._subjects),
+        )
         self._health.phase = Phase.STANDBY
+        self._metrics.following = lambda: standby.position
         try:
-            await first_of(stop.wait(), closed.wait(), lease.acquire())
+            await first_of(stop.wait(), closed.wait(), lease.acquire(), standby.run())
             if lease.valid_for() and not stop.is_set() and not closed.is_set():
-                await self._lead(nc, lease, stop, closed)
+                await self._lead(nc, lease, standby, stop, closed)
         finally:
             if not closed.is_set():
                 await lease.release()
 
     async def _lead(
-        self, nc: Client, lease: Lease, stop: asyncio.Event, closed: asyncio.Event
+        self,
+        nc: Client,
+        lease: Lease,
+        standby: Standby,
+        stop: asyncio.Event,
+        closed: asyncio.Event,
     ) -> None:
         self._health.phase = Phase.STARTING
         self._health.unready = f"starting again: {self._said}" if self._said else ""
@@ -192,6 +206,7 @@ class _Controller:
             metrics=self._metrics,
             health=self._health,
             version=self._version,
+            standby=standby,
         )
         self._leadership = leadership
         try:

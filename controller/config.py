@@ -137,6 +137,24 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         int,
         Meta(ge=1024 * 1024, description="bytes of the event log at which nothing more is decided"),
     ] = LOG_MAX_BYTES
+    log_keep_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="bytes of the event log beyond which its oldest records go, behind a "
+            "snapshot; 0 for half of log_max_bytes",
+        ),
+    ] = 0
+    archive: Annotated[
+        str,
+        Meta(description="a folder that has records before they go from the log; empty for none"),
+    ] = ""
+    snapshot_every: Annotated[
+        int, Meta(ge=10, description="records from one snapshot of the ledger to the next")
+    ] = 10_000
+    snapshots_kept: Annotated[
+        int, Meta(ge=2, le=100, description="newest snapshots that stay, whatever else goes")
+    ] = 3
     replicas: Annotated[int, Meta(ge=1, le=5, description="of the streams, on a NATS cluster")] = 1
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
@@ -166,6 +184,11 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
             )
         usual = {"namespace": namespace} if namespace else {}
         return read_config({**usual, **self.kubernetes, "cluster": self.cluster})
+
+    @property
+    def keeps_log_bytes(self) -> int:
+        """Of the event log, before its oldest records go."""
+        return self.log_keep_bytes or self.log_max_bytes // 2
 
     def recording(self) -> RecordSettings | None:
         """What is recorded where, if anything."""
@@ -219,6 +242,12 @@ def check_controller(config: ControllerConfig) -> None:
             f"--node-expiry, or set heartbeat_s to {config.node_expiry_s / 3:.2g} or less, by "
             f"{env_name('heartbeat_s')} or in a --config file",
             path="node_expiry_s" if usual else "heartbeat_s",
+        )
+    if config.log_keep_bytes > config.log_max_bytes:
+        raise Invalid(
+            f"log_keep_bytes is {config.log_keep_bytes}, log_max_bytes {config.log_max_bytes}: "
+            "the log would be full before anything goes",
+            path="log_keep_bytes",
         )
     if config.kubernetes or config.scheduler == "kubernetes":
         config.pods()

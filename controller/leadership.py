@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Final
 
 import nats.errors
 import structlog
 from nats.aio.client import Client
 
+from controller.archive import Archive
 from controller.auditing import LiveAudit
 from controller.backends import make_backend, rules_of
 from controller.config import ControllerConfig
@@ -25,11 +27,20 @@ from controller.metrics import Metrics, TimedLog
 from controller.queue import QueueReader
 from controller.racing import end_all
 from controller.recorder import FileRecorder
+from controller.retention import Keeping, Retention
+from controller.snapshotting import Snapshotter
+from controller.standby import Standby, Twins
 from events.concerns import Directory
 from events.errors import NotLeader, SlotbusError
+from events.facts import Record
+from events.ids import Position
 from events.jetstream import JetStreamLog
+from events.jetstream_snapshots import JetStreamSnapshots
+from events.ledger import Ledger
+from events.log import LogError
 from events.messages import QueryNodes
 from events.projection import EventProjection
+from events.recall import recall
 from events.subjects import Subjects
 from schedulers.backoff import Backoff
 from schedulers.engine import Engine, EngineSettings
@@ -37,6 +48,9 @@ from schedulers.process import ProcessLauncher
 
 PROJECTION_GRACE_S: Final = 2.0
 """How long an orderly end waits for the event subjects; the next leader goes on anyway."""
+
+SNAPSHOT_GRACE_S: Final = 2.0
+"""How long an orderly end may take for a last snapshot; commands are served meanwhile."""
 
 PROBE_EVERY_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 20.0
@@ -62,6 +76,7 @@ class Leadership:
         metrics: Metrics,
         health: Health,
         version: str,
+        standby: Standby | None = None,
     ) -> None:
         self._config = config
         self._nc = nc
@@ -79,6 +94,11 @@ class Leadership:
             EngineSettings(cluster=config.cluster, version=version, rules=rules_of(config)),
             may_act=lease.valid_for,
         )
+        self._standby = standby
+        self._store = JetStreamSnapshots(nc, subjects, replicas=config.replicas)
+        self._snapshots: Snapshotter | None = None
+        self.engine.fold_by(self._fold)
+        self.engine.observe(self._offer)
         self._recorder: FileRecorder | None = None
         settings = config.recording()
         if settings is not None:
@@ -106,6 +126,8 @@ class Leadership:
         )
         self.engine.observe(self._projection.offer)
         self._aside("event subjects", self._projection.run)
+        if self._snapshots is not None:
+            self._aside("snapshots", self._snapshots.run)
         if self._config.audit:
             audit = LiveAudit(self._log, self._metrics.violations)
             self.engine.observe(audit.grown)
@@ -149,8 +171,10 @@ class Leadership:
             self.engine.grace("the connection to NATS was lost")
 
     async def close(self, grace_s: float) -> None:
-        """Takes nothing more, lets what is under way end for ``grace_s`` seconds, and
-        publishes what the log has got."""
+        """Keeps a snapshot for the next leader, then takes nothing more, lets what is under
+        way end for ``grace_s`` seconds, and publishes what the log has got."""
+        if self._snapshots is not None:
+            await self._snapshots.hand_over(SNAPSHOT_GRACE_S)
         if self._inbox is not None:
             await self._inbox.close(grace_s)
         if self._projection is not None:
@@ -172,6 +196,51 @@ class Leadership:
             await self._recorder.close()
         await self.engine.backend.launcher.close()
         await self._log.close()
+
+    # --- the ledger ---------------------------------------------------------------------
+
+    async def _fold(self) -> Ledger:
+        """The engine's ledger: the standby's, if it has one, else from a snapshot and what
+        follows it. At first its twin, too. Raises LogError."""
+        standby, self._standby = self._standby, None
+        twins = None
+        if standby is not None:
+            try:
+                twins = await standby.take_over()
+            except LogError as error:
+                _log.warning("not from the standby's ledger", cause=error.message)
+        if twins is None:
+            ledger = (await recall(self._log, self._store)).ledger
+            if self._snapshots is not None:
+                return ledger
+            twins = Twins.of(ledger)
+        self._snapshots = self._snapshotter(twins.shadow)
+        return twins.ledger
+
+    def _offer(self, position: Position, record: Record) -> None:
+        if self._snapshots is not None:
+            self._snapshots.offer(position, record)
+
+    def _snapshotter(self, shadow: Ledger) -> Snapshotter:
+        config, stats = self._config, self._metrics.snapshots
+        retention = Retention(
+            self._log,
+            self._store,
+            Keeping(kept=config.snapshots_kept, log_bytes=config.keeps_log_bytes),
+            archive=Archive(Path(config.archive).expanduser()) if config.archive else None,
+            may_act=self._lease.valid_for,
+            stats=stats,
+        )
+        return Snapshotter(
+            self._log,
+            self._store,
+            shadow,
+            every=config.snapshot_every,
+            tidy=retention.tidy,
+            may_act=self._lease.valid_for,
+            stats=stats,
+            version=self._version,
+        )
 
     # --- beside the engine --------------------------------------------------------------
 

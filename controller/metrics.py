@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from controller.outbox import InboxStats
 from controller.queue import QueueStats
 from controller.recordbuffer import RecordStats
+from controller.snapshotting import SnapshotStats
 from events.facts import Record
 from events.ids import START, Position
 from events.ledger import Ledger
@@ -107,6 +108,9 @@ class Metrics(Collector):
         """Broken laws by number, as the audit found them."""
         self.recording = RecordStats()
         self.queue = QueueStats()
+        self.snapshots = SnapshotStats()
+        self.following: Callable[[], int] = lambda: 0
+        """Up to where a standby has folded the log; 0 where this is none."""
         self._version = version
         self._leading: Leading | None = None
         self._ended = _Ended(Counter(), Counter(), {})
@@ -164,10 +168,16 @@ class Metrics(Collector):
             yield from _of_engine(engine)
             yield from _of_nodes(engine.ledger)
             yield from _of_work(engine.ledger)
-            for measure in _measures(engine):
-                yield _of_backend(measure, self._ended.of_backend.get(measure.name, Counter()))
             waiting = "Queued commands that were not taken at the last look."
             yield _gauge("queued_commands", waiting, self.queue.waiting)
+            for measure in _measures(engine):
+                yield _of_backend(measure, self._ended.of_backend.get(measure.name, Counter()))
+        yield _gauge(
+            "standby_position",
+            "Records of the event log that a standby has folded; 0 for the leader.",
+            self.following(),
+        )
+        yield from _of_snapshots(self.snapshots, leading=engine is not None)
         yield from self._counters(engine)
 
     def _counters(self, engine: Leading | None) -> Iterator[Metric]:
@@ -203,6 +213,22 @@ def _of_engine(engine: Leading) -> Iterator[Metric]:
     yield _gauge("epoch", "Epoch of this leadership.", engine.epoch)
     yield _gauge("log_position", "Records of the event log folded.", engine.ledger.position)
     yield _gauge("queue_length", "Messages that wait for the engine.", len(engine))
+
+
+def _of_snapshots(stats: SnapshotStats, *, leading: bool) -> Iterator[Metric]:
+    yield _total("snapshots", "Snapshots of the ledger that were kept.", stats.made)
+    failures = "Times that a snapshot, a purge or an export to the archive failed."
+    yield _total("snapshot_failures", failures, stats.failures)
+    yield _total("log_purges", "Times that the event log's oldest records went.", stats.purges)
+    if not leading:
+        return
+    yield _gauge("snapshot_position", "Records in the newest snapshot.", stats.position)
+    yield _gauge("snapshot_bytes", "Bytes of the newest snapshot, packed.", stats.size)
+    age = time.monotonic() - stats.at if stats.at else -1.0
+    yield _gauge("snapshot_age_seconds", "Since this controller kept one; -1 before.", age)
+    yield _gauge("log_first_position", "The oldest record left in the event log.", stats.first)
+    yield _gauge("log_bytes", "Bytes of the event log's stream.", stats.log_bytes)
+    yield _gauge("archive_position", "The last record in the archive.", stats.archived)
 
 
 def _of_nodes(ledger: Ledger) -> Iterator[Metric]:

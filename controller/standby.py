@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from events.ids import START, Position
 from events.ledger import Ledger
-from events.log import EventLog, LogError
+from events.log import EventLog, LogError, NoLog
 from events.recall import read_on, recall
 from events.snapshots import SnapshotStore
 from schedulers.backoff import Backoff
@@ -71,6 +71,8 @@ class Standby:
                 await self._follow()
                 backoff.reset()
                 self._said = ""
+            except NoLog:
+                await asyncio.sleep(backoff.next())
             except LogError as error:
                 self._say(error)
                 await asyncio.sleep(backoff.next())

@@ -53,6 +53,7 @@ from events.log import (
     LogLost,
     LogUnreadable,
     LogUnsettled,
+    NoLog,
     conflict,
     decode_lines,
     lost,
@@ -78,6 +79,15 @@ class End(Struct, frozen=True):
 
     seq: int
     position: Position
+
+
+class Extent(Struct, frozen=True):
+    """What a log holds: its first and last record, 0 where there are none, and how many bytes
+    its stream has."""
+
+    first: int
+    last: int
+    bytes: int
 
 
 class _Ack(Struct, frozen=True):
@@ -160,7 +170,7 @@ class JetStreamLog:
         else:
             info = await self._api.info(name, deadline)
         if info is None and self._created is None:
-            raise LogError(f"there is no stream {name}: no event log was ever written here")
+            raise NoLog(f"there is no stream {name}: no event log was ever written here")
         self._loss = self._evidence(info)
         if info is None or self._loss is not None:
             return await self._contact(deadline)
@@ -236,6 +246,17 @@ class JetStreamLog:
         """Raises LogLost if the stream is not the one that was read. An append can't tell
         two streams apart that end at the same sequence: call it now and then."""
         await self._contact(Deadline(timeout_s))
+
+    async def extent(self, *, timeout_s: float = SETUP_TIMEOUT_S) -> Extent:
+        """From where to where it goes, and how large it is. Raises LogError."""
+        deadline = Deadline(timeout_s)
+        info = await self._contact(deadline)
+        if not info.state.messages:
+            return Extent(0, 0, info.state.bytes)
+        first = await self._api.message(self._config.name, info.state.first_seq, deadline)
+        begin = 0 if first is None else position_of(first.headers, first.seq)
+        end = await self._find_end(deadline, info)
+        return Extent(begin, end.position, info.state.bytes)
 
     async def trim(self, upto: Position, *, timeout_s: float = SETUP_TIMEOUT_S) -> None:
         """Purges the messages whose records all lie at or before ``upto``, but for the last

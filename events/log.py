@@ -25,6 +25,10 @@ class LogError(SlotbusError):
     passing: ClassVar[bool] = False
 
 
+class NoLog(LogError):
+    """No event log was ever written here."""
+
+
 class LogConflict(LogError):
     """Somebody else wrote: this writer no longer leads. Facts: ``expected``, ``found``."""
 
