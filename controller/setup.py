@@ -26,6 +26,7 @@ from events.streams import (
     event_stream,
     log_stream,
     queue_stream,
+    snapshot_stream,
 )
 from events.subjects import Subjects
 
@@ -90,6 +91,7 @@ async def set_up(nc: Client, subjects: Subjects, wanted: Wanted) -> list[Done]:
         *[
             await _stream(api, config, {"num_replicas": wanted.replicas})
             for config in (
+                snapshot_stream(subjects, replicas=replicas),
                 queue_stream(subjects, replicas=replicas),
                 aside_stream(subjects, replicas=replicas),
             )
@@ -112,6 +114,7 @@ def setup_subjects(subjects: Subjects) -> list[str]:
     streams = (
         subjects.log_stream,
         subjects.event_stream,
+        subjects.snapshot_stream,
         subjects.queue_stream,
         subjects.aside_stream,
         f"KV_{subjects.lease_bucket}",

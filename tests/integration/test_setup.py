@@ -45,7 +45,7 @@ async def test_what_is_made_is_what_a_controller_makes(
     nats_server: EmbeddedServer, nc: Client, tmp_path: Path
 ) -> None:
     ours, theirs = Subjects(f"s{tmp_path.name[-8:]}a"), Subjects(f"s{tmp_path.name[-8:]}b")
-    assert did(await set_up(nc, ours, Wanted())) == ["created"] * 5
+    assert did(await set_up(nc, ours, Wanted())) == ["created"] * 6
     config = config_for(nats_server.url, theirs, tmp_path, log_max_bytes=1024**3)
     async with controller(config) as leader:
         await leader.leading()
@@ -73,7 +73,7 @@ async def test_a_controller_takes_what_init_made(
     await set_up(nc, subjects, Wanted())
     async with controller(config_for(nats_server.url, subjects, tmp_path)) as leader:
         await leader.leading()
-        assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 5
+        assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 6
 
 
 async def test_only_what_was_said_is_changed(nc: Client, subjects: Subjects) -> None:
@@ -84,7 +84,7 @@ async def test_only_what_was_said_is_changed(nc: Client, subjects: Subjects) -> 
     assert log.changes == ["max_bytes 1048576 -> 2097152"]
     assert events.changes == ["max_age 1 days -> 3 days"]
     assert lease.did == "unchanged"
-    assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 5
+    assert did(await set_up(nc, subjects, Wanted())) == ["unchanged"] * 6
     info = await nc.jetstream().stream_info(subjects.log_stream)
     assert (info.config.max_bytes, info.config.discard) == (2**21, "new")
     assert info.config.deny_delete
