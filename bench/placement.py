@@ -12,7 +12,7 @@ from bench.material import Story
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds
 from events.messages import StartPipelineReq
 from schedulers.decide.draft import Draft
-from schedulers.decide.settle import plan_for
+from schedulers.decide.placing import plan_for
 from schedulers.placement import Wish
 
 FEW: Final = 1_000

@@ -6,38 +6,51 @@ What lives here: plain bookkeeping, deliberately not the ledger's. What may not:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from events import facts as f
 
 
-class Phase(StrEnum):
-    """``leaving``: it was decided to stop it."""
-
-    SERVING = "serving"
-    LOST = "lost"
-    LEAVING = "leaving"
-    GONE = "gone"
-
-
-class Account(Struct, kw_only=True):
-    """One worker as the facts tell of it. ``ran``: it was launched, or ended after it ran."""
+class Account(Struct, kw_only=True, gc=False):
+    """One worker as the facts tell of it. ``serving``: neither lost, nor on its way out, nor
+    gone. ``ran``: it was launched, or ended after it ran."""
 
     worker_id: str
     job_id: str
     run_id: int
     node_id: str
     slots: int
-    phase: Phase = Phase.SERVING
+    serving: bool = True
+    gone: bool = False
     ran: bool = False
     unwanted: bool = False
 
 
+class RunAccount(Struct, kw_only=True, gc=False):
+    """One run. ``slots``: as asked; ``follows``: it began by itself; ``alive``: how many of its
+    workers are not gone. ``command_id``: until it is placed."""
+
+    slots: int = 0
+    follows: bool = False
+    command_id: str = ""
+    alive: int = 0
+    workers: list[Account] = field(default_factory=list)
+
+    def live(self) -> list[Account]:
+        return [worker for worker in self.workers if not worker.gone]
+
+    def launched_slots(self) -> int:
+        """Slots of the workers that came to run and that nobody stopped."""
+        return sum([w.slots for w in self.workers if w.ran and not w.unwanted])
+
+
 class Accounts:
-    """Takes fact after fact. ``touched_*``: what the record in hand was about."""
+    """Takes fact after fact (``TAKES``). ``touched_nodes``: what the record in hand was about;
+    ``touched_jobs``: those of which it may have put two runs side by side."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -47,14 +60,15 @@ class Accounts:
         """Commands without an outcome, and when it is due."""
         self.done: set[str] = set()
         self.run_by_command: dict[str, tuple[str, int]] = {}
-        self.run_slots: dict[tuple[str, int], int] = {}
-        self._command_of: dict[tuple[str, int], str] = {}
         self.touched_nodes: set[str] = set()
         self.touched_jobs: set[str] = set()
         self._registered: dict[str, int] = {}
         self._expired: set[str] = set()
-        self._by_job: dict[str, dict[str, Account]] = {}
+        self._held: dict[str, int] = {}
+        """Slots of the live workers of each node."""
         self._by_node: dict[str, dict[str, Account]] = {}
+        """The live workers of each node."""
+        self._runs: dict[str, dict[int, RunAccount]] = {}
 
     def begin_record(self) -> None:
         self.touched_nodes.clear()
@@ -63,139 +77,163 @@ class Accounts:
     # --- reading ------------------------------------------------------------------------
 
     def free(self, node_id: str) -> int:
-        """Registered slots minus those of live workers, counted anew; never below 0."""
-        held = sum(worker.slots for worker in self._by_node.get(node_id, {}).values())
-        return max(0, self._registered.get(node_id, 0) - held)
+        """Registered slots minus those of live workers; never below 0."""
+        free = self._registered.get(node_id, 0) - self._held.get(node_id, 0)
+        return free if free > 0 else 0
 
     def answers(self, node_id: str) -> bool:
         return node_id in self._registered and node_id not in self._expired
 
-    def live_of(self, job_id: str, run_id: int) -> list[Account]:
-        return [
-            worker
-            for worker in self._by_job.get(job_id, {}).values()
-            if worker.run_id == run_id and worker.phase is not Phase.GONE
-        ]
+    def run(self, job_id: str, run_id: int) -> RunAccount:
+        """An empty one where nobody spoke of it."""
+        return self._runs.get(job_id, {}).get(run_id) or RunAccount()
 
-    def runs_alive(self, job_id: str) -> set[int]:
-        """Runs with workers on nodes that answer, those on their way out left aside."""
-        return {
-            worker.run_id
-            for worker in self._by_job.get(job_id, {}).values()
-            if worker.phase is Phase.SERVING and self.answers(worker.node_id)
-        }
+    def side_by_side(self, job_id: str) -> list[int]:
+        """Runs with workers on nodes that answer, those on their way out left aside; empty
+        where no more than one run has live workers."""
+        runs = self._runs.get(job_id, {})
+        if len(runs) < 2 or sum(run.alive > 0 for run in runs.values()) < 2:
+            return []
+        return sorted(run_id for run_id, run in runs.items() if self._serves(run))
 
-    def launched_slots(self, job_id: str, run_id: int) -> int:
-        """Slots of a run's workers that came to run and that nobody stopped."""
-        return sum(
-            worker.slots
-            for worker in self._by_job.get(job_id, {}).values()
-            if worker.run_id == run_id and worker.ran and not worker.unwanted
-        )
+    def _serves(self, run: RunAccount) -> bool:
+        return any(worker.serving and self.answers(worker.node_id) for worker in run.workers)
+
+    def beside(self, job_id: str, run_id: int) -> list[Account]:
+        """Workers of other runs of a job that are not gone."""
+        runs = self._runs.get(job_id, {})
+        return [w for other, run in runs.items() if other != run_id for w in run.live()]
 
     # --- taking facts -------------------------------------------------------------------
 
-    def take(self, fact: f.AnyFact) -> None:
-        match fact:
-            case f.CommandTaken() | f.CommandDone() | f.CommandForgotten():
-                self._take_command(fact)
-            case f.NodeRegistered() | f.NodeExpired() | f.NodeReturned() | f.NodeForgotten():
-                self._take_node(fact)
-            case f.WorkerAssigned():
-                self._assign(fact)
-            case f.RunCreated():
-                self.run_by_command[fact.command_id] = (fact.job_id, fact.run_id)
-                self.run_slots[fact.job_id, fact.run_id] = fact.slots
-                self._command_of[fact.job_id, fact.run_id] = fact.command_id
-            case f.RunPlaced():
-                command_id = self._command_of.pop((fact.job_id, fact.run_id), "")
-                if fact.due is not None and command_id in self.pending:
-                    self.pending[command_id] = fact.due
-            case f.RunForgotten():
-                self._forget(fact.job_id, fact.run_id)
-            case f.JobForgotten():
-                for run_id in {w.run_id for w in self._by_job.get(fact.job_id, {}).values()}:
-                    self._forget(fact.job_id, run_id)
-            case (
-                f.WorkerLaunched()
-                | f.WorkerStopping()
-                | f.WorkerLost()
-                | f.WorkerReturned()
-                | f.WorkerEnded()
-            ):
-                worker = self.workers.get(fact.worker_id)
-                if worker is not None:
-                    self._move(worker, fact)
-            case _:
-                pass
+    def _leader_started(self, fact: f.LeaderStarted) -> None:
+        self.epoch = max(fact.epoch, self.epoch)
 
-    def _take_command(self, fact: f.CommandTaken | f.CommandDone | f.CommandForgotten) -> None:
-        match fact:
-            case f.CommandTaken():
-                self.pending[fact.command_id] = fact.deadline
-            case f.CommandDone():
-                self.pending.pop(fact.command_id, None)
-                self.done.add(fact.command_id)
-                self.run_by_command.pop(fact.command_id, None)
-            case f.CommandForgotten():
-                self.done.difference_update(fact.command_ids)
+    def _command_taken(self, fact: f.CommandTaken) -> None:
+        self.pending[fact.command_id] = fact.deadline
 
-    def _take_node(
-        self, fact: f.NodeRegistered | f.NodeExpired | f.NodeReturned | f.NodeForgotten
-    ) -> None:
-        match fact:
-            case f.NodeRegistered():
-                self._registered[fact.node_id] = fact.task_slots
-            case f.NodeExpired():
-                self._expired.add(fact.node_id)
-            case f.NodeReturned():
-                self._expired.discard(fact.node_id)
-            case f.NodeForgotten():
-                self._registered.pop(fact.node_id, None)
-                self._expired.discard(fact.node_id)
+    def _command_done(self, fact: f.CommandDone) -> None:
+        self.pending.pop(fact.command_id, None)
+        self.done.add(fact.command_id)
+        self.run_by_command.pop(fact.command_id, None)
+
+    def _commands_forgotten(self, fact: f.CommandForgotten) -> None:
+        self.done.difference_update(fact.command_ids)
+
+    def _node_registered(self, fact: f.NodeRegistered) -> None:
+        self._registered[fact.node_id] = fact.task_slots
+        self._touch_node(fact.node_id)
+
+    def _node_expired(self, fact: f.NodeExpired) -> None:
+        self._expired.add(fact.node_id)
         self.touched_nodes.add(fact.node_id)
-        self.touched_jobs |= {w.job_id for w in self._by_node.get(fact.node_id, {}).values()}
 
-    def _assign(self, fact: f.WorkerAssigned) -> None:
-        worker = Account(
-            worker_id=fact.worker_id,
-            job_id=fact.job_id,
-            run_id=fact.run_id,
-            node_id=fact.node_id,
-            slots=fact.slots,
+    def _node_returned(self, fact: f.NodeReturned) -> None:
+        self._expired.discard(fact.node_id)
+        self._touch_node(fact.node_id)
+
+    def _node_forgotten(self, fact: f.NodeForgotten) -> None:
+        self._registered.pop(fact.node_id, None)
+        self._expired.discard(fact.node_id)
+        self.touched_nodes.add(fact.node_id)
+
+    def _touch_node(self, node_id: str) -> None:
+        self.touched_nodes.add(node_id)
+        self.touched_jobs.update(w.job_id for w in self._by_node.get(node_id, {}).values())
+
+    def _run_created(self, fact: f.RunCreated) -> None:
+        if fact.command_id:
+            self.run_by_command[fact.command_id] = (fact.job_id, fact.run_id)
+        self._runs.setdefault(fact.job_id, {})[fact.run_id] = RunAccount(
+            slots=fact.slots, follows=fact.restart_of is not None, command_id=fact.command_id
         )
-        self.seen.add(worker.worker_id)
-        self.workers[worker.worker_id] = worker
-        self._by_job.setdefault(worker.job_id, {})[worker.worker_id] = worker
-        self._by_node.setdefault(worker.node_id, {})[worker.worker_id] = worker
-        self._touch(worker)
 
-    def _move(
-        self,
-        worker: Account,
-        fact: f.WorkerLaunched | f.WorkerStopping | f.WorkerLost | f.WorkerReturned | f.WorkerEnded,
-    ) -> None:
-        match fact:
-            case f.WorkerLaunched():
-                worker.ran = True
-            case f.WorkerReturned():
-                worker.ran, worker.phase = True, Phase.SERVING
-            case f.WorkerStopping():
-                worker.unwanted, worker.phase = True, Phase.LEAVING
-            case f.WorkerLost():
-                worker.phase = Phase.LOST
-            case f.WorkerEnded():
-                worker.ran, worker.phase = fact.launched, Phase.GONE
-                self._by_node.get(worker.node_id, {}).pop(worker.worker_id, None)
-        self._touch(worker)
+    def _run_placed(self, fact: f.RunPlaced) -> None:
+        run = self.run(fact.job_id, fact.run_id)
+        if fact.due is not None and run.command_id in self.pending:
+            self.pending[run.command_id] = fact.due
+        run.command_id = ""
 
-    def _touch(self, worker: Account) -> None:
+    def _run_forgotten(self, fact: f.RunForgotten) -> None:
+        self._forget(self._runs.get(fact.job_id, {}).pop(fact.run_id, None))
+
+    def _job_forgotten(self, fact: f.JobForgotten) -> None:
+        for run in self._runs.pop(fact.job_id, {}).values():
+            self._forget(run)
+
+    def _forget(self, run: RunAccount | None) -> None:
+        for worker in run.workers if run else ():
+            self.workers.pop(worker.worker_id, None)
+
+    def _worker_assigned(self, fact: f.WorkerAssigned) -> None:
+        worker_id, job_id, run_id, node_id = fact.worker_id, fact.job_id, fact.run_id, fact.node_id
+        worker = Account(
+            worker_id=worker_id, job_id=job_id, run_id=run_id, node_id=node_id, slots=fact.slots
+        )
+        self.seen.add(worker_id)
+        self.workers[worker_id] = worker
+        runs = self._runs.setdefault(job_id, {})
+        run = runs.get(run_id)
+        if run is None:  # nobody created it, which folding notices
+            run = runs[run_id] = RunAccount()
+        run.workers.append(worker)
+        run.alive += 1
+        self._by_node.setdefault(node_id, {})[worker_id] = worker
+        self._held[node_id] = self._held.get(node_id, 0) + worker.slots
+        self.touched_nodes.add(node_id)
+        self.touched_jobs.add(job_id)
+
+    def _worker(self, worker_id: str) -> Account | None:
+        """What is gone, or was never there, does not come to life by being spoken of."""
+        worker = self.workers.get(worker_id)
+        if worker is None or worker.gone:
+            return None
         self.touched_nodes.add(worker.node_id)
-        self.touched_jobs.add(worker.job_id)
+        return worker
 
-    def _forget(self, job_id: str, run_id: int) -> None:
-        self.run_slots.pop((job_id, run_id), None)
-        self._command_of.pop((job_id, run_id), None)
-        workers = self._by_job.get(job_id, {})
-        for worker in [w for w in workers.values() if w.run_id == run_id]:
-            del workers[worker.worker_id], self.workers[worker.worker_id]
+    def _worker_launched(self, fact: f.WorkerLaunched) -> None:
+        if worker := self._worker(fact.worker_id):
+            worker.ran = True
+
+    def _worker_stopping(self, fact: f.WorkerStopping) -> None:
+        if worker := self._worker(fact.worker_id):
+            worker.unwanted, worker.serving = True, False
+
+    def _worker_lost(self, fact: f.WorkerLost) -> None:
+        if worker := self._worker(fact.worker_id):
+            worker.serving = False
+
+    def _worker_returned(self, fact: f.WorkerReturned) -> None:
+        if worker := self._worker(fact.worker_id):
+            worker.ran = worker.serving = True
+            self.touched_jobs.add(worker.job_id)
+
+    def _worker_ended(self, fact: f.WorkerEnded) -> None:
+        if worker := self._worker(fact.worker_id):
+            worker.ran, worker.serving, worker.gone = fact.launched, False, True
+            del self._by_node[worker.node_id][worker.worker_id]
+            self._held[worker.node_id] -= worker.slots
+            self.run(worker.job_id, worker.run_id).alive -= 1
+
+
+TAKES: Final[dict[type, Callable[[Accounts, Any], None]]] = {
+    f.LeaderStarted: Accounts._leader_started,
+    f.CommandTaken: Accounts._command_taken,
+    f.CommandDone: Accounts._command_done,
+    f.CommandForgotten: Accounts._commands_forgotten,
+    f.NodeRegistered: Accounts._node_registered,
+    f.NodeExpired: Accounts._node_expired,
+    f.NodeReturned: Accounts._node_returned,
+    f.NodeForgotten: Accounts._node_forgotten,
+    f.RunCreated: Accounts._run_created,
+    f.RunPlaced: Accounts._run_placed,
+    f.RunForgotten: Accounts._run_forgotten,
+    f.JobForgotten: Accounts._job_forgotten,
+    f.WorkerAssigned: Accounts._worker_assigned,
+    f.WorkerLaunched: Accounts._worker_launched,
+    f.WorkerStopping: Accounts._worker_stopping,
+    f.WorkerLost: Accounts._worker_lost,
+    f.WorkerReturned: Accounts._worker_returned,
+    f.WorkerEnded: Accounts._worker_ended,
+}
+"""Facts that change no account are not in it."""

@@ -28,7 +28,11 @@ from events.denials import Denied as Denied
 from events.errors import CommandTimeout, Internal, SlotbusError, TooLarge
 from events.messages import (
     Command,
+    ConfirmDeadReply,
+    ConfirmDeadReq,
     CordonReq,
+    DrainReply,
+    DrainReq,
     JobReply,
     JobsReply,
     LeaderReply,
@@ -132,6 +136,8 @@ ROUTES: Final[dict[type[Message], Route]] = {
     StopWorkersReq: Route("cmd", "stop", StopReply),
     CordonReq: Route("cmd", "cordon", NodeReply),
     UncordonReq: Route("cmd", "uncordon", NodeReply),
+    DrainReq: Route("cmd", "drain", DrainReply),
+    ConfirmDeadReq: Route("cmd", "confirm_dead", ConfirmDeadReply),
     QueryWorkers: Route("query", "workers", WorkersReply),
     QueryJobs: Route("query", "jobs", JobsReply),
     QueryNodes: Route("query", "nodes", NodesReply),

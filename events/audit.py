@@ -7,21 +7,30 @@ what is checked), clocks, I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
 
 from events import facts as f
-from events.accounts import Accounts, Phase
+from events.accounts import TAKES, Accounts
 from events.ids import START, Position
 from events.ledger import Ledger
 from events.states import IllegalTransition
 
 SNAPSHOT_EVERY: Final = 50
 """Records between two comparisons of whole snapshots."""
+
+LONG: Final = 300
+"""Records from which on a log is long."""
+
+REST: Final = 8
+"""How many times as far the next twin begins as the last one was compared: a snapshot, what is
+restored from it and a comparison take two fifths of the time that all before them took."""
+
+NEVER: Final = 2**63
 
 OVERDUE_SLACK: Final = timedelta(seconds=5)
 """A deadline is looked at by a timer, which may be a little late."""
@@ -37,15 +46,27 @@ class Violation(Struct, frozen=True):
     facts: dict[str, str]
 
 
-class Auditor:
-    """Reads a log from its beginning, record by record. It remembers every worker id."""
+_OfWorker: TypeAlias = (
+    f.WorkerLaunched | f.WorkerStopping | f.WorkerLost | f.WorkerReturned | f.WorkerEnded
+)
 
-    def __init__(self, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+
+class Auditor:
+    """Reads a log from its beginning, record by record. It remembers every worker id.
+
+    A twin folds the same and is compared every ``snapshot_every`` records; 0: never. Else it
+    follows a short log all the time, and a long one at ever greater distances, since a snapshot
+    takes the longer the more there is in it.
+    """
+
+    def __init__(self, snapshot_every: int | None = None) -> None:
         self.ledger = Ledger()
         """The plain fold of what was seen."""
         self.position = START
         self._every = snapshot_every
-        self._twin = Ledger()
+        self._twin: Ledger | None = None if snapshot_every == 0 else Ledger()
+        self._turn = NEVER if snapshot_every == 0 else snapshot_every or SNAPSHOT_EVERY
+        """Where the twin is compared, or the next one begins."""
         self._foldable = True
         self._accounts = Accounts()
         self._at = datetime.min.replace(tzinfo=UTC)
@@ -57,14 +78,19 @@ class Auditor:
         before, self.position = self.position, position
         if position != before + 1:
             self._broken(4, f"record {position} follows record {before}: some are missing")
-        self._check_epoch(record)
-        self._accounts.begin_record()
+        accounts = self._accounts
+        accounts.begin_record()
         for fact in record.events:
-            self._check_fact(fact)
-            self._accounts.take(fact)
+            check, take = _STEPS[type(fact)]
+            if check is not None:
+                check(self, fact)
+            if take is not None:
+                take(accounts, fact)
+        self._check_epoch(record)
         self._fold(record)
         self._check_free()
-        self._check_runs()
+        if accounts.touched_jobs:
+            self._check_runs()
         return self._found
 
     def finish(self, now: datetime | None = None) -> list[Violation]:
@@ -82,35 +108,15 @@ class Auditor:
 
     # --- law by law ---------------------------------------------------------------------
 
+    def _check_leader(self, fact: f.LeaderStarted) -> None:
+        if fact.epoch <= self._accounts.epoch:
+            text = f"epoch {fact.epoch} follows epoch {self._accounts.epoch}"
+            self._broken(5, text, epoch=str(fact.epoch))
+
     def _check_epoch(self, record: f.Record) -> None:
-        for fact in record.events:
-            if isinstance(fact, f.LeaderStarted):
-                if fact.epoch <= self._accounts.epoch:
-                    text = f"epoch {fact.epoch} follows epoch {self._accounts.epoch}"
-                    self._broken(5, text, epoch=str(fact.epoch))
-                self._accounts.epoch = max(fact.epoch, self._accounts.epoch)
         if record.epoch != self._accounts.epoch:
             text = f"written under epoch {record.epoch} while {self._accounts.epoch} leads"
             self._broken(5, text, epoch=str(record.epoch))
-
-    def _check_fact(self, fact: f.AnyFact) -> None:
-        match fact:
-            case f.WorkerAssigned():
-                self._check_assigned(fact)
-            case (
-                f.WorkerLaunched()
-                | f.WorkerStopping()
-                | f.WorkerLost()
-                | f.WorkerReturned()
-                | f.WorkerEnded()
-            ):
-                self._check_decided(fact.worker_id, str(type(fact).__struct_config__.tag))
-            case f.CommandTaken() | f.CommandDone() | f.CommandForgotten():
-                self._check_command(fact)
-            case f.RunRunning():
-                self._check_complete(fact.job_id, fact.run_id)
-            case _:
-                pass
 
     def _check_assigned(self, fact: f.WorkerAssigned) -> None:
         free = self._accounts.free(fact.node_id)
@@ -121,31 +127,42 @@ class Auditor:
         if fact.worker_id in self._accounts.seen:
             self._broken(2, f"worker id {fact.worker_id} is assigned a second time", **who)
 
-    def _check_decided(self, worker_id: str, happening: str) -> None:
-        worker = self._accounts.workers.get(worker_id)
-        if worker is None:
-            text = f"{happening} for worker {worker_id}, which nobody decided"
-            self._broken(5, text, worker_id=worker_id)
-        elif worker.phase is Phase.GONE:
-            text = f"{happening} for worker {worker_id} after its end"
-            self._broken(5, text, worker_id=worker_id)
+    def _check_alone(self, fact: f.RunPlaced) -> None:
+        """What begins by itself begins when every older copy is gone."""
+        if not self._accounts.run(fact.job_id, fact.run_id).follows:
+            return
+        for worker in self._accounts.beside(fact.job_id, fact.run_id):
+            text = (
+                f"run {fact.run_id} of job {fact.job_id} began by itself while worker "
+                f"{worker.worker_id} of run {worker.run_id} may live on node {worker.node_id}"
+            )
+            self._broken(2, text, job_id=fact.job_id, worker_id=worker.worker_id)
 
-    def _check_command(self, fact: f.CommandTaken | f.CommandDone | f.CommandForgotten) -> None:
-        accounts = self._accounts
-        match fact:
-            case f.CommandTaken(command_id=command_id):
-                if command_id in accounts.pending or command_id in accounts.done:
-                    text = f"command {command_id} was taken a second time"
-                    self._broken(3, text, command_id=command_id)
-            case f.CommandForgotten(command_ids=command_ids):
-                for command_id in set(command_ids) & set(accounts.pending):
-                    text = f"command {command_id} was forgotten without an outcome"
-                    self._broken(3, text, command_id=command_id)
-            case f.CommandDone(command_id=command_id):
-                if command_id not in accounts.pending:
-                    what = "has a second outcome" if command_id in accounts.done else "is unknown"
-                    self._broken(3, f"command {command_id} {what}", command_id=command_id)
-                self._check_start(fact)
+    def _check_decided(self, fact: _OfWorker) -> None:
+        worker = self._accounts.workers.get(fact.worker_id)
+        if worker is not None and not worker.gone:
+            return
+        text = f"{fact.__struct_config__.tag} for worker {fact.worker_id}"
+        text += ", which nobody decided" if worker is None else " after its end"
+        self._broken(5, text, worker_id=fact.worker_id)
+
+    def _check_taken(self, fact: f.CommandTaken) -> None:
+        if fact.command_id in self._accounts.pending or fact.command_id in self._accounts.done:
+            text = f"command {fact.command_id} was taken a second time"
+            self._broken(3, text, command_id=fact.command_id)
+
+    def _check_done(self, fact: f.CommandDone) -> None:
+        command_id = fact.command_id
+        if command_id not in self._accounts.pending:
+            known = command_id in self._accounts.done
+            what = "has a second outcome" if known else "is unknown"
+            self._broken(3, f"command {command_id} {what}", command_id=command_id)
+        self._check_start(fact)
+
+    def _check_forgotten(self, fact: f.CommandForgotten) -> None:
+        for command_id in set(fact.command_ids) & set(self._accounts.pending):
+            text = f"command {command_id} was forgotten without an outcome"
+            self._broken(3, text, command_id=command_id)
 
     def _check_start(self, fact: f.CommandDone) -> None:
         """Law 6, at the outcome of a start that made a run. Workers on nodes that answer may
@@ -160,7 +177,7 @@ class Auditor:
         deadline = self._accounts.pending.get(fact.command_id)
         overdue = deadline is not None and self._at >= deadline
         unconfirmed = _unconfirmed(fact.reply) if overdue else set()
-        for worker in self._accounts.live_of(job_id, run_id):
+        for worker in self._accounts.run(job_id, run_id).live():
             if self._accounts.answers(worker.node_id) and worker.worker_id not in unconfirmed:
                 text = (
                     f"start {fact.command_id} failed while its worker {worker.worker_id} lives "
@@ -168,11 +185,15 @@ class Auditor:
                 )
                 self._broken(6, text, command_id=fact.command_id, worker_id=worker.worker_id)
 
+    def _check_running(self, fact: f.RunRunning) -> None:
+        self._check_complete(fact.job_id, fact.run_id)
+
     def _check_complete(self, job_id: str, run_id: int) -> None:
-        asked = self._accounts.run_slots.get((job_id, run_id), 0)
-        launched = self._accounts.launched_slots(job_id, run_id)
-        if launched != asked:
-            text = f"run {run_id} of job {job_id} is said to run with {launched} of {asked} slots"
+        run = self._accounts.run(job_id, run_id)
+        launched = run.launched_slots()
+        if launched != run.slots:
+            slots = f"{launched} of {run.slots} slots"
+            text = f"run {run_id} of job {job_id} is said to run with {slots}"
             self._broken(6, text, job_id=job_id, run_id=str(run_id))
 
     def _check_free(self) -> None:
@@ -186,7 +207,7 @@ class Auditor:
 
     def _check_runs(self) -> None:
         for job_id in sorted(self._accounts.touched_jobs):
-            runs = sorted(self._accounts.runs_alive(job_id))
+            runs = self._accounts.side_by_side(job_id)
             if len(runs) > 1:
                 text = f"job {job_id} has live workers of runs {runs} on nodes that answer"
                 self._broken(2, text, job_id=job_id)
@@ -194,25 +215,56 @@ class Auditor:
     # --- law 4 --------------------------------------------------------------------------
 
     def _fold(self, record: f.Record) -> None:
-        """Folds the record, and what its bytes say into the twin, which is restored from a
-        snapshot now and then: both must stay the same."""
+        """Folds the record, and what its bytes say into a twin, while there is one."""
         if not self._foldable:
             return
-        copy = msgspec.json.decode(msgspec.json.encode(record), type=f.Record)
         try:
             self.ledger.apply(record)
-            self._twin.apply(copy)
+            if self._twin is not None:
+                self._twin.apply(msgspec.json.decode(msgspec.json.encode(record), type=f.Record))
         except IllegalTransition as error:
             self._foldable = False
             self._broken(4, f"the record can't be folded: {error}")
             return
-        if self.position % self._every == 0:
-            self._compare_folds()
+        if self.position >= self._turn:
+            self._turn_twin()
+
+    def _turn_twin(self) -> None:
+        """Compares the twin, and goes on with one that is restored from a snapshot: at once,
+        or in a long log after a rest."""
+        self._compare_folds()
+        rests = self._twin is not None and self._every is None and self.position >= LONG
+        if rests:
+            self._twin, self._turn = None, self.position * REST
+        else:
             self._twin = Ledger.restore(self.ledger.snapshot())
+            self._turn = self.position + (self._every or SNAPSHOT_EVERY)
 
     def _compare_folds(self) -> None:
-        if self._foldable and self.ledger.snapshot() != self._twin.snapshot():
+        if self._twin is None or not self._foldable:
+            return
+        if self.ledger.snapshot() != self._twin.snapshot():
             self._broken(4, "a snapshot and its tail do not equal the whole log")
+
+
+_CHECKS: Final[dict[type, Callable[[Auditor, Any], None]]] = {
+    f.LeaderStarted: Auditor._check_leader,
+    f.CommandTaken: Auditor._check_taken,
+    f.CommandDone: Auditor._check_done,
+    f.CommandForgotten: Auditor._check_forgotten,
+    f.RunPlaced: Auditor._check_alone,
+    f.RunRunning: Auditor._check_running,
+    f.WorkerAssigned: Auditor._check_assigned,
+    f.WorkerLaunched: Auditor._check_decided,
+    f.WorkerStopping: Auditor._check_decided,
+    f.WorkerLost: Auditor._check_decided,
+    f.WorkerReturned: Auditor._check_decided,
+    f.WorkerEnded: Auditor._check_decided,
+}
+"""Facts that can break no law by themselves are not in it."""
+
+_STEPS: Final = {kind: (_CHECKS.get(kind), TAKES.get(kind)) for kind in get_args(f.AnyFact)}
+"""For each fact: what is checked, and what it does to the accounts."""
 
 
 def audit(records: Iterable[f.Record], now: datetime | None = None) -> list[Violation]:

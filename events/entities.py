@@ -11,12 +11,33 @@ from datetime import datetime
 from msgspec import Raw, Struct, field
 
 from events.messages import SchedulerConfig
+from events.policies import PLAIN, Policy
 from events.states import NODE_EXPIRED, RUN_ENDED, NodeState, RunState, WorkerState
+
+
+class DrainedRun(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A run that left a node because that is drained: it ``moved``, or was stopped;
+    ``workers``: those it had there."""
+
+    job_id: str
+    run_id: int
+    moved: bool
+    workers: list[str]
+
+
+class Drain(Struct, kw_only=True, omit_defaults=True):
+    """A node is being emptied: by which command, until when, and what has left so far."""
+
+    command_id: str
+    deadline: datetime
+    force: bool = False
+    runs: list[DrainedRun] = field(default_factory=list)
 
 
 class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
     """A machine with task slots. ``cordon``: ready, cordoned or draining, also while it
-    is expired. ``past``: incarnations that were superseded, newest last."""
+    is expired. ``past``: incarnations that were superseded, newest last. While it is expired:
+    ``last_seen``, and whether a person said that it is ``dead``."""
 
     node_id: str
     incarnation: str
@@ -30,6 +51,9 @@ class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
     watched: bool = True
     cordon: NodeState = NodeState.READY
     past: list[str] = []
+    last_seen: datetime | None = None
+    dead: bool = False
+    drain: Drain | None = None
 
     @property
     def expired(self) -> bool:
@@ -74,7 +98,10 @@ class Worker(Struct, kw_only=True, omit_defaults=True, gc=False):
 class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     """One attempt at a job. ``failures``: why launches failed, by node. ``rollback``: it
     is being stopped because its start can't be completed. ``position``: of the record that
-    created it; ``missing``: slots that it lacked when it began to wait."""
+    created it; ``missing``: slots that it lacked when it began to wait; ``not_before``: when
+    it may be placed. ``restart_of``: the run that it follows by itself, as the ``tries``-th
+    restart in a row (0: it moved). ``restart``, ``next_tries``: whether, and as what, another
+    one follows when it is stopped."""
 
     job_id: str
     run_id: int
@@ -92,12 +119,23 @@ class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     position: int = 0
     priority: int = 0
     not_after: datetime | None = None
+    policy: Policy = PLAIN
+    restart_of: int | None = None
+    tries: int = 0
+    not_before: datetime | None = None
     missing: int = 0
     attempt: int = 0
     workers: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     rollback: bool = False
+    restart: bool = False
+    next_tries: int = 0
     reason: str = ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is stopped in order to go on elsewhere."""
+        return self.restart and not self.next_tries
 
     @property
     def ended(self) -> bool:
@@ -105,11 +143,13 @@ class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Job(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """The runs of a job that are remembered, oldest first; run_ids only grow."""
+    """The runs of a job that are remembered, oldest first; run_ids only grow. ``restarts``:
+    when it was restarted since somebody started it, as many times as its limit counts."""
 
     job_id: str
     name: str
     runs: list[Run] = field(default_factory=list)
+    restarts: list[datetime] = field(default_factory=list)
 
     @property
     def current(self) -> Run:

@@ -111,6 +111,13 @@ class DuplicateNode(SlotbusError):
     status = 409
 
 
+class NodeAlive(SlotbusError):
+    """The node has not expired: only of one that is silent can a person say that it is dead."""
+
+    code = "node_alive"
+    status = 409
+
+
 class NotLeader(SlotbusError):
     """This controller does not lead (any more): ask again, the leader will answer."""
 
@@ -160,8 +167,8 @@ _BY_CODE: dict[str, type[SlotbusError]] = {
     cls.code: cls
     for cls in (
         Invalid, UnknownJob, UnknownNode, UnknownWorker, NotEnoughSlots, TooLate, StaleRun,
-        RunActive, DuplicateNode, NotLeader, CommandTimeout, Overloaded, StartFailed, TooLarge,
-        Internal,
+        RunActive, DuplicateNode, NodeAlive, NotLeader, CommandTimeout, Overloaded, StartFailed,
+        TooLarge, Internal,
     )
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import Raw, Struct
 
 from events.messages import SchedulerConfig
+from events.policies import PLAIN, Policy
 from events.states import RunState, WorkerState
 
 SCHEMA_VERSION: Final = 1
@@ -124,6 +125,26 @@ class NodeCordoned(Fact, kw_only=True, frozen=True, tag="node_cordoned", omit_de
     node_id: str
 
 
+class NodeDraining(Fact, kw_only=True, frozen=True, tag="node_draining", omit_defaults=True):
+    """No new workers on this node, and those on it move away or stop, as their jobs have it,
+    by ``deadline`` at the latest. ``force``: whether there is room elsewhere or not."""
+
+    node_id: str
+    command_id: str
+    deadline: datetime
+    force: bool = False
+
+
+class NodeConfirmedDead(
+    Fact, kw_only=True, frozen=True, tag="node_confirmed_dead", omit_defaults=True
+):
+    """A person said that nothing runs any more on a node that had expired: its workers are
+    gone. Should it return, those that live there after all are stopped."""
+
+    node_id: str
+    command_id: str
+
+
 class NodeUncordoned(Fact, kw_only=True, frozen=True, tag="node_uncordoned", omit_defaults=True):
     """New workers are welcome on this node again."""
 
@@ -138,7 +159,10 @@ class NodeForgotten(Fact, kw_only=True, frozen=True, tag="node_forgotten", omit_
 
 class RunCreated(Fact, kw_only=True, frozen=True, tag="run_created", omit_defaults=True):
     """A run was accepted; ``deadline``: when its workers must be launched at the latest, if
-    it is placed at once. ``not_after``: when one that waits for slots is given up."""
+    it is placed at once. ``not_after``: when one that waits for slots is given up.
+    ``policy``: all of it, the configured defaults included. ``restart_of``: the run that it
+    follows without a command; ``tries``: the how manieth restart in a row it is, 0 for a run
+    that was moved."""
 
     job_id: str
     run_id: int
@@ -153,17 +177,22 @@ class RunCreated(Fact, kw_only=True, frozen=True, tag="run_created", omit_defaul
     scheduler_config: SchedulerConfig = SchedulerConfig()
     priority: int = 0
     not_after: datetime | None = None
+    policy: Policy = PLAIN
+    restart_of: int | None = None
+    tries: int = 0
 
 
 class RunWaiting(Fact, kw_only=True, frozen=True, tag="run_waiting", omit_defaults=True):
     """There is no room for a run yet: ``missing`` slots, or what ``reason`` says;
-    ``passed_over`` tells why no node was taken. It is placed when there is."""
+    ``passed_over`` tells why no node was taken. It is placed when there is, and not before
+    ``not_before``."""
 
     job_id: str
     run_id: int
     missing: int
     reason: str
     passed_over: list[PassedOver] = []
+    not_before: datetime | None = None
 
 
 class RunPlaced(Fact, kw_only=True, frozen=True, tag="run_placed", omit_defaults=True):
@@ -263,12 +292,18 @@ class RunRunning(Fact, kw_only=True, frozen=True, tag="run_running", omit_defaul
 
 
 class RunStopping(Fact, kw_only=True, frozen=True, tag="run_stopping", omit_defaults=True):
-    """``failed``: the run is being rolled back; else somebody asked to stop it."""
+    """``failed``: a worker failed, or the start can't be completed; else somebody asked to
+    stop it. ``restart``: when all its workers are gone another run follows, as the
+    ``tries``-th restart in a row, or, where that is 0, because it moves. ``drain``: the
+    command that it leaves a node for."""
 
     job_id: str
     run_id: int
     reason: str
     failed: bool = False
+    restart: bool = False
+    tries: int = 0
+    drain: str = ""
 
 
 class RunEnded(Fact, kw_only=True, frozen=True, tag="run_ended", omit_defaults=True):
@@ -304,6 +339,8 @@ AnyFact: TypeAlias = (
     | NodeExpired
     | NodeReturned
     | NodeCordoned
+    | NodeDraining
+    | NodeConfirmedDead
     | NodeUncordoned
     | NodeForgotten
     | RunCreated

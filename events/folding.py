@@ -16,6 +16,8 @@ from msgspec import Raw
 from events import facts as f
 from events.entities import (
     CommandEntry,
+    Drain,
+    DrainedRun,
     Job,
     Leadership,
     Node,
@@ -26,6 +28,7 @@ from events.entities import (
 from events.indexes import Indexes
 from events.states import (
     NODE_CORDONED,
+    NODE_DRAINING,
     NODE_EXPIRED,
     NODE_READY,
     NODE_TABLE,
@@ -117,6 +120,10 @@ class Folding(Indexes):
         if not of_job:
             del self.pending_of[entry.job_id]
         self.unended.pop(fact.command_id, None)
+        node = self.nodes.get(entry.node_id)
+        if node is not None and node.drain and node.drain.command_id == entry.command_id:
+            node.drain = None
+            self.draining.pop(node.node_id, None)
         entry.done, entry.ok = True, fact.ok
         entry.reply = Raw(msgspec.json.encode(fact.reply))  # a tenth of what the tree takes
 
@@ -151,6 +158,9 @@ class Folding(Indexes):
             watched=fact.watched,
             cordon=known.cordon if known else NODE_READY,
             past=past[-PAST_INCARNATIONS:],
+            last_seen=known.last_seen if known else None,
+            dead=known.dead if known else False,
+            drain=known.drain if known else None,
         )
         if known is None:
             self._count_all(fact.node_id, 1)
@@ -169,10 +179,27 @@ class Folding(Indexes):
         return node
 
     def _node_expired(self, fact: f.NodeExpired, at: datetime, epoch: int) -> None:
-        self._node_moved(fact, NODE_EXPIRED, "node_expired", at)
+        node = self._node_moved(fact, NODE_EXPIRED, "node_expired", at)
+        node.last_seen = fact.last_seen
+        self._silent(node)
 
     def _node_returned(self, fact: f.NodeReturned, at: datetime, epoch: int) -> None:
-        self._node_moved(fact, self.nodes[fact.node_id].cordon, "node_returned", at)
+        node = self._node_moved(fact, self.nodes[fact.node_id].cordon, "node_returned", at)
+        self._heard(node)
+        node.last_seen, node.dead = None, False
+
+    def _node_confirmed_dead(self, fact: f.NodeConfirmedDead, at: datetime, epoch: int) -> None:
+        node = self.nodes[fact.node_id]
+        step(NODE_TABLE, node.node_id, node.state, "node_confirmed_dead", node.state)
+        node.dead = True
+
+    def _node_draining(self, fact: f.NodeDraining, at: datetime, epoch: int) -> None:
+        expired = self.nodes[fact.node_id].expired
+        target = NODE_EXPIRED if expired else NODE_DRAINING
+        node = self._node_moved(fact, target, "node_draining", at)
+        node.cordon = NODE_DRAINING
+        node.drain = Drain(command_id=fact.command_id, deadline=fact.deadline, force=fact.force)
+        self.draining[node.node_id] = None
 
     def _node_cordoned(self, fact: f.NodeCordoned, at: datetime, epoch: int) -> None:
         expired = self.nodes[fact.node_id].expired
@@ -188,6 +215,7 @@ class Folding(Indexes):
         if self.live_by_node.get(fact.node_id):
             raise IllegalTransition("node", fact.node_id, "holding workers", "node_forgotten")
         self.nodes.pop(fact.node_id)
+        self.draining.pop(fact.node_id, None)
         self.capacity.changed(fact.node_id)
         for worker_id in [w for w, node in self.state.orphans.items() if node == fact.node_id]:
             del self.state.orphans[worker_id]
@@ -202,6 +230,11 @@ class Folding(Indexes):
         else:
             job.name = fact.name
             self._forget_definition(job)
+        if fact.restart_of is None:
+            job.restarts.clear()
+        elif fact.tries:
+            job.restarts.append(at)
+            del job.restarts[: -fact.policy.restart.limit]
         run = Run(
             job_id=fact.job_id,
             run_id=fact.run_id,
@@ -219,6 +252,9 @@ class Folding(Indexes):
             position=self._following,
             priority=fact.priority,
             not_after=fact.not_after,
+            policy=fact.policy,
+            restart_of=fact.restart_of,
+            tries=fact.tries,
         )
         job.runs.append(run)
         self.waiting.join(run)
@@ -226,21 +262,26 @@ class Folding(Indexes):
     def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
         run = self.jobs[fact.job_id].run(fact.run_id)
         state = step(RUN_TABLE, (run.job_id, run.run_id), run.state, happening, target)
-        if run.state is RUN_WAITING and state is not RUN_WAITING:
-            self.waiting.leave(run)
+        if run.state is RUN_WAITING:
+            if state is not RUN_WAITING:
+                self.waiting.leave(run)
+        elif run.state is RUN_STARTING:
+            del self.starting[run.job_id, run.run_id]
+        if state is RUN_STARTING:
+            self.starting[run.job_id, run.run_id] = None
         run.state, run.since = state, at
         return run
 
     def _run_waiting(self, fact: f.RunWaiting, at: datetime, epoch: int) -> None:
         run = self._run_moved(fact, RUN_WAITING, "run_waiting", at)
-        run.missing, run.reason = fact.missing, fact.reason
+        run.missing, run.reason, run.not_before = fact.missing, fact.reason, fact.not_before
 
     def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
         run = self.jobs[fact.job_id].run(fact.run_id)
         run.attempt = fact.attempt
         if run.state is RUN_WAITING:
             self._run_moved(fact, RUN_STARTING, "run_placed", at)
-            run.missing, run.reason = 0, ""
+            run.missing, run.reason, run.not_before = 0, "", None
         run.deadline = fact.deadline or run.deadline
         command = self.pending.get(run.command_id)
         if command is not None and fact.due is not None:
@@ -252,9 +293,27 @@ class Folding(Indexes):
     def _run_stopping(self, fact: f.RunStopping, at: datetime, epoch: int) -> None:
         run = self._run_moved(fact, RUN_STOPPING, "run_stopping", at)
         run.rollback, run.reason = fact.failed, fact.reason
+        run.restart, run.next_tries = fact.restart, fact.tries
+        if run.moves:
+            self.moving[run.job_id, run.run_id] = None
+        else:
+            self.moving.pop((run.job_id, run.run_id), None)
+        if fact.drain:
+            self._leaves_drained(run, fact.drain)
+
+    def _leaves_drained(self, run: Run, command_id: str) -> None:
+        node = self.nodes[self.commands[command_id].node_id]
+        here = self.live_by_node.get(node.node_id, {})
+        workers = [worker_id for worker_id in run.workers if worker_id in here]
+        if node.drain is not None:
+            node.drain.runs.append(
+                DrainedRun(job_id=run.job_id, run_id=run.run_id, moved=run.restart, workers=workers)
+            )
 
     def _run_ended(self, fact: f.RunEnded, at: datetime, epoch: int) -> None:
         run = self._run_moved(fact, fact.state, "run_ended", at)
+        run.not_before = None
+        self.moving.pop((run.job_id, run.run_id), None)
         run.reason = fact.reason or run.reason
         job = self.jobs[fact.job_id]
         if job.current is not run:
@@ -364,6 +423,7 @@ class Folding(Indexes):
 
     def _worker_ended(self, fact: f.WorkerEnded, at: datetime, epoch: int) -> None:
         worker = self._worker_moved(fact, fact.state, "worker_ended", at)
+        self._unlease(worker)
         self._count_gone(worker, fact.launched)
         worker.gone, worker.since, worker.launched = True, at, fact.launched
         for command_id in self.pending_of.get(worker.job_id, ()):
@@ -421,6 +481,8 @@ _FOLDS: Final[dict[type, Callable[[Folding, Any, datetime, int], None]]] = {
     f.NodeExpired: Folding._node_expired,
     f.NodeReturned: Folding._node_returned,
     f.NodeCordoned: Folding._node_cordoned,
+    f.NodeDraining: Folding._node_draining,
+    f.NodeConfirmedDead: Folding._node_confirmed_dead,
     f.NodeUncordoned: Folding._node_uncordoned,
     f.NodeForgotten: Folding._node_forgotten,
     f.RunCreated: Folding._run_created,

@@ -6,25 +6,39 @@ without an outcome. What may not: what a fact changes (``events.folding``).
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from msgspec import Struct
+from sortedcontainers import SortedList
 
 from events.capacity import Capacity
 from events.entities import CommandEntry, Job, LedgerState, Node, Run, Worker
 from events.line import Line
-from events.states import RUN_WAITING
+from events.policies import gone_at
+from events.states import RUN_STARTING, RUN_STOPPING, RUN_WAITING, WORKER_FAILED, WORKER_LOST
 
 
 class Tally(Struct, gc=False):
     """A run's workers, counted. ``live``: not gone; ``silent``: of these, on nodes that do
     not answer; ``waiting``: those that count for the run and were not launched yet;
     ``serving`` and ``leaving``: slots of those that count, and of those that were stopped
-    and are not gone."""
+    and are not gone; ``failed`` and ``vanished``: those that count, ran, and ended failed,
+    or lost."""
 
     live: int = 0
     silent: int = 0
     waiting: int = 0
     serving: int = 0
     leaving: int = 0
+    failed: int = 0
+    vanished: int = 0
+
+
+RunKey = tuple[str, int]
+"""job_id and run_id."""
+
+Lease = tuple[datetime, str]
+"""When a worker is gone for sure, and its id."""
 
 
 class Indexes:
@@ -48,6 +62,14 @@ class Indexes:
         """Of each pending stop, the workers whose end it waits for."""
         self.waiting = Line()
         """The runs that wait to be placed, in the order in which they are."""
+        self.starting: dict[RunKey, None] = {}
+        """The runs whose workers are being launched."""
+        self.moving: dict[RunKey, None] = {}
+        """The runs that are stopped in order to go on elsewhere."""
+        self.draining: dict[str, None] = {}
+        """The nodes that are being emptied."""
+        self.leases: SortedList[Lease] = SortedList()
+        """Of live workers on nodes that are silent: from when on they are gone for sure."""
         self._tallies: dict[tuple[str, int], Tally] = {}
         self._held: dict[str, int] = {}
         self._digests: dict[str, str] = {}
@@ -66,6 +88,15 @@ class Indexes:
             for run in job.runs:
                 if run.state is RUN_WAITING:
                     self.waiting.join(run)
+                elif run.state is RUN_STARTING:
+                    self.starting[run.job_id, run.run_id] = None
+                elif run.state is RUN_STOPPING and run.moves:
+                    self.moving[run.job_id, run.run_id] = None
+        for node in self.state.nodes.values():
+            if node.drain is not None:
+                self.draining[node.node_id] = None
+            if node.expired:
+                self._silent(node)
 
     @property
     def position(self) -> int:
@@ -111,6 +142,9 @@ class Indexes:
             tally.serving += sign * worker.slots
             if not worker.launched:
                 tally.waiting += sign
+            elif worker.gone:
+                tally.failed += sign * (worker.state is WORKER_FAILED)
+                tally.vanished += sign * (worker.state is WORKER_LOST)
 
     # What ``_count`` before and after comes to, for the most frequent changes:
 
@@ -145,6 +179,9 @@ class Indexes:
         tally.waiting -= not worker.launched
         if not launched:
             tally.serving -= worker.slots
+        else:
+            tally.failed += worker.state is WORKER_FAILED
+            tally.vanished += worker.state is WORKER_LOST
 
     def _count_all(self, node_id: str, sign: int) -> None:
         """``_count`` for the live workers of a node that falls silent or is heard again."""
@@ -158,6 +195,33 @@ class Indexes:
             known = [self.workers.get(worker_id) for worker_id in entry.workers]
             left = [worker.worker_id for worker in known if worker and not worker.gone]
             self.unended[entry.command_id] = dict.fromkeys(left)
+
+    def _silent(self, node: Node) -> None:
+        """The leases of its workers run out, unless it is heard again."""
+        for worker in self.live_by_node.get(node.node_id, {}).values():
+            lease = self._lease_of(worker)
+            if lease is not None:
+                self.leases.add(lease)
+
+    def _heard(self, node: Node) -> None:
+        """Before it counts as heard: its workers' leases are renewed again."""
+        for worker in self.live_by_node.get(node.node_id, {}).values():
+            self._unlease(worker)
+
+    def _unlease(self, worker: Worker) -> None:
+        lease = self._lease_of(worker)
+        if lease is not None:
+            self.leases.discard(lease)
+
+    def _lease_of(self, worker: Worker) -> Lease | None:
+        """Of a worker on a silent node whose agent renews leases."""
+        node = self.nodes.get(worker.node_id)
+        if node is None or node.last_seen is None or not node.watched:
+            return None
+        stop_after_s = self.run_of(worker).scheduler_config.stop_after_s
+        if stop_after_s is None:
+            return None
+        return (gone_at(node.last_seen, stop_after_s), worker.worker_id)
 
     def _hold(self, worker: Worker) -> None:
         self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots

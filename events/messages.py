@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Raw, Struct, field
 
 from events.ids import (
+    DEFAULT_DRAIN_S,
     DEFAULT_EXPIRY_S,
     DEFAULT_GRACE_S,
     DEFAULT_HEARTBEAT_S,
@@ -24,6 +25,7 @@ from events.ids import (
     SlotCount,
     WaitSeconds,
 )
+from events.policies import OnDrain, OnEnd, Policy, RestartOptions
 from events.states import NodeState, RunState, WorkerState
 
 Counter = Annotated[int, Meta(ge=0, le=MAX_INT)]
@@ -91,6 +93,11 @@ class StartPipelineReq(Message, kw_only=True, frozen=True):
     ``wait`` keeps it until they come (None: as the controller is configured). ``priority``:
     of two starts that wait the higher one is first, and what waits goes before what comes.
     ``not_after``: a start that has not been placed by then is given up.
+
+    ``on_failure``, ``on_lost``: what happens where a worker ends with an exit code that is
+    not 0 or by a signal, or is gone with its node: ``report`` lets the others go on,
+    ``restart`` stops the whole run and begins another one, as ``restart`` says. ``on_drain``:
+    whether the run moves when a node is drained, or stops. None: as configured.
     """
 
     job_id: Id
@@ -105,6 +112,10 @@ class StartPipelineReq(Message, kw_only=True, frozen=True):
     on_shortage: Literal["fail", "wait"] | None = None
     priority: Priority = 0
     not_after: datetime | None = None
+    on_failure: OnEnd | None = None
+    on_lost: OnEnd | None = None
+    on_drain: OnDrain | None = None
+    restart: RestartOptions = RestartOptions()
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
@@ -141,13 +152,40 @@ class UncordonReq(Message, kw_only=True, frozen=True):
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
 
-Command: TypeAlias = StartPipelineReq | StopWorkersReq | CordonReq | UncordonReq
+class DrainReq(Message, kw_only=True, frozen=True):
+    """Empty a node: no new workers, and the runs of those on it move elsewhere or stop, as
+    their jobs have it. What can't leave within ``deadline_s`` seconds stays. A run moves when
+    there is room for it elsewhere; with ``force`` it is stopped in any case, and waits."""
+
+    node_id: Id
+    deadline_s: WaitSeconds = DEFAULT_DRAIN_S
+    force: bool = False
+    not_after: datetime | None = None
+    command_id: Id | None = None
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+
+
+class ConfirmDeadReq(Message, kw_only=True, frozen=True):
+    """Nothing runs any more on this node, which has expired: you have seen it. Its workers
+    count as gone, so that others may take their place."""
+
+    node_id: Id
+    not_after: datetime | None = None
+    command_id: Id | None = None
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+
+
+Command: TypeAlias = (
+    StartPipelineReq | StopWorkersReq | CordonReq | UncordonReq | DrainReq | ConfirmDeadReq
+)
 
 COMMANDS: Final[dict[str, type[Command]]] = {
     "start": StartPipelineReq,
     "stop": StopWorkersReq,
     "cordon": CordonReq,
     "uncordon": UncordonReq,
+    "drain": DrainReq,
+    "confirm_dead": ConfirmDeadReq,
 }
 """By the last token of the subject they are sent or queued on."""
 
@@ -186,6 +224,54 @@ class NodeReply(Message, kw_only=True, frozen=True):
     command_id: str
     node_id: str
     state: NodeState
+    warnings: list[str] = []
+
+
+class MovedRun(Message, kw_only=True, frozen=True):
+    """A run that left a drained node to go on elsewhere, as run ``to_run`` (null while its
+    workers end) in ``state``."""
+
+    job_id: str
+    run_id: int
+    to_run: int | None = None
+    state: RunState
+
+
+class RemainingWorker(Message, kw_only=True, frozen=True):
+    """A worker that is still on a node that is or was to be empty, and why."""
+
+    worker_id: str
+    job_id: str
+    run_id: int
+    slots: int
+    reason: str
+
+
+class DrainReply(Message, kw_only=True, frozen=True):
+    """What became of a node's workers; ``complete``: none is left. ``moved``: runs, with all
+    their workers; ``stopped``: ids of workers whose runs were stopped; ``remaining``: those
+    still there, ``remaining_count`` in all. Of each the first 1,000. ``reason``: why it is over
+    before its time."""
+
+    command_id: str
+    node_id: str
+    state: NodeState
+    complete: bool
+    moved: list[MovedRun] = []
+    stopped: list[str] = []
+    remaining: list[RemainingWorker] = []
+    remaining_count: int = 0
+    reason: str = ""
+    warnings: list[str] = []
+
+
+class ConfirmDeadReply(Message, kw_only=True, frozen=True):
+    """``workers``: ids of those that count as gone now, the first 1,000 of ``count``."""
+
+    command_id: str
+    node_id: str
+    count: int
+    workers: list[str]
     warnings: list[str] = []
 
 
@@ -268,7 +354,8 @@ class WorkerRow(Message, kw_only=True, frozen=True):
 
 
 class JobRow(Message, kw_only=True, frozen=True):
-    """``workers`` counts those alive; ``slots`` is what the run asked for."""
+    """``workers`` counts those alive; ``slots`` is what the run asked for. Of one that waits:
+    ``missing`` slots when it began to, and ``not_before``, where it is about to restart."""
 
     job_id: str
     name: str
@@ -278,6 +365,8 @@ class JobRow(Message, kw_only=True, frozen=True):
     workers: int
     since: datetime
     reason: str = ""
+    missing: int = 0
+    not_before: datetime | None = None
 
 
 class NodeRow(Message, kw_only=True, frozen=True):
@@ -318,7 +407,8 @@ class NodesReply(Message, kw_only=True, frozen=True):
 
 class WaitingRow(Message, kw_only=True, frozen=True):
     """A start that waits: for ``missing`` of its ``slots`` on nodes that ``selector`` allows,
-    or, where ``missing`` is 0, for what ``reason`` says. ``since``: when it began to."""
+    or, where ``missing`` is 0, for what ``reason`` says. ``since``: when it began to;
+    ``not_before``: a restart whose time has not come."""
 
     job_id: str
     run_id: int
@@ -326,6 +416,7 @@ class WaitingRow(Message, kw_only=True, frozen=True):
     missing: int
     priority: int
     since: datetime
+    not_before: datetime | None = None
     not_after: datetime | None = None
     selector: dict[str, str] = {}
     reason: str = ""
@@ -356,7 +447,9 @@ class JobReply(Message, kw_only=True, frozen=True):
 
     ``defined``: ``program`` and ``env_vars`` are what the run was started with. They are
     kept while it runs, and after its end while it is the job's newest and there is room;
-    else both are empty here. ``failures``: why launches failed, by node.
+    else both are empty here. ``failures``: why launches failed, by node. ``restarts``: how
+    often it was restarted lately; ``restart_of``, ``tries``: which run it followed by itself,
+    as the how manieth in a row. ``awaits``: workers that must be gone before the next one.
     """
 
     job_id: str
@@ -377,13 +470,23 @@ class JobReply(Message, kw_only=True, frozen=True):
     attempt: int = 0
     failures: dict[str, str] = {}
     reason: str = ""
+    priority: int = 0
+    not_after: datetime | None = None
+    not_before: datetime | None = None
+    missing: int = 0
+    policy: Policy = Policy()
+    restarts: int = 0
+    restart_of: int | None = None
+    tries: int = 0
+    awaits: list[str] = []
     highest_run: int
     runs: list[RunRow] = []
 
 
 class NodeDetailReply(Message, kw_only=True, frozen=True):
     """``past``: incarnations that were superseded; ``orphans``: workers seen there that the
-    log can't confirm; ``watched``: it must send heartbeats or expire."""
+    log can't confirm; ``watched``: it must send heartbeats or expire. ``drain``: how far its
+    drain has come."""
 
     node: NodeRow
     since: datetime
@@ -393,6 +496,9 @@ class NodeDetailReply(Message, kw_only=True, frozen=True):
     cordon: NodeState = NodeState.READY
     past: list[str] = []
     orphans: list[str] = []
+    drain: DrainReply | None = None
+    drain_deadline: datetime | None = None
+    dead: bool = False
 
 
 class WorkerReply(Message, kw_only=True, frozen=True):

@@ -70,6 +70,7 @@ RUN_TABLE: Final[dict[tuple[RunState, str], frozenset[RunState]]] = {
     (R.WAITING, "run_stopping"): frozenset({R.STOPPING}),
     (R.STARTING, "run_stopping"): frozenset({R.STOPPING}),
     (R.RUNNING, "run_stopping"): frozenset({R.STOPPING}),
+    (R.STOPPING, "run_stopping"): frozenset({R.STOPPING}),
     (R.WAITING, "run_ended"): frozenset({R.STOPPED, R.FAILED}),
     (R.STARTING, "run_ended"): frozenset({R.FAILED}),
     (R.RUNNING, "run_ended"): frozenset({R.FINISHED, R.FAILED}),
@@ -85,6 +86,8 @@ NODE_TABLE: Final[dict[tuple[NodeState, str], frozenset[NodeState]]] = {
     (N.DRAINING, "node_cordoned"): frozenset({N.CORDONED}),
     (N.READY, "node_draining"): frozenset({N.DRAINING}),
     (N.CORDONED, "node_draining"): frozenset({N.DRAINING}),
+    (N.DRAINING, "node_draining"): frozenset({N.DRAINING}),
+    (N.EXPIRED, "node_confirmed_dead"): frozenset({N.EXPIRED}),
     (N.CORDONED, "node_uncordoned"): frozenset({N.READY}),
     (N.DRAINING, "node_uncordoned"): frozenset({N.READY}),
     (N.EXPIRED, "node_cordoned"): frozenset({N.EXPIRED}),
@@ -124,6 +127,7 @@ RUN_ENDED: Final = frozenset({R.FINISHED, R.FAILED, R.STOPPED})
 # at several; these are for folding.
 NODE_READY: Final = N.READY
 NODE_CORDONED: Final = N.CORDONED
+NODE_DRAINING: Final = N.DRAINING
 NODE_EXPIRED: Final = N.EXPIRED
 RUN_WAITING: Final = R.WAITING
 RUN_STARTING: Final = R.STARTING
@@ -133,3 +137,4 @@ WORKER_ASSIGNED: Final = W.ASSIGNED
 WORKER_RUNNING: Final = W.RUNNING
 WORKER_STOPPING: Final = W.STOPPING
 WORKER_LOST: Final = W.LOST
+WORKER_FAILED: Final = W.FAILED

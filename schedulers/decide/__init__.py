@@ -13,7 +13,9 @@ from typing import Any, Final
 from events.errors import SlotbusError
 from events.ledger import Ledger
 from events.messages import (
+    ConfirmDeadReq,
     CordonReq,
+    DrainReq,
     HeartbeatNodeReq,
     QueryJob,
     QueryJobs,
@@ -30,8 +32,16 @@ from events.messages import (
     WorkerFinishedReq,
 )
 from events.pulse import Pulse
-from events.states import RunState
-from schedulers.decide import commands, nodes, outcomes, queries, queued, waiting
+from schedulers.decide import (
+    commands,
+    draining,
+    nodes,
+    outcomes,
+    proofs,
+    queries,
+    queued,
+    waiting,
+)
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.messages import (
     Continue,
@@ -56,11 +66,13 @@ __all__ = ["Draft", "Rules", "decide", "next_due", "only_beats"]
 
 
 def _tick(draft: Draft, message: Tick) -> None:
+    proofs.leases(draft)
     outcomes.overdue(draft)
 
 
 def _continue(draft: Draft, message: Continue) -> None:
     nodes.lose(draft, message.nodes)
+    proofs.leases(draft)
     for job_id in message.jobs:
         settle(draft, job_id)
     if message.old:
@@ -76,6 +88,8 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
     StopWorkersReq: commands.command,
     CordonReq: commands.command,
     UncordonReq: commands.command,
+    DrainReq: commands.command,
+    ConfirmDeadReq: commands.command,
     QueryWorkers: queries.workers,
     QueryJobs: queries.jobs,
     QueryNodes: queries.nodes,
@@ -137,20 +151,18 @@ def decide(
         draft.answer = error
     if ledger.waiting and (draft.events or isinstance(message, _OPENING)):
         waiting.offer(draft)
+    if ledger.draining and (draft.events or isinstance(message, _OPENING)):
+        draining.advance(draft, look=isinstance(message, _OPENING))
     draft.finish()
     return draft
 
 
 def next_due(ledger: Ledger, pulse: Pulse) -> datetime | None:
     """When time itself will have something to decide, at the earliest: just after a
-    node's expiry, or at a deadline."""
+    node's expiry, at a deadline, at the end of a lease, or when a restart may be placed."""
     times = [c.deadline for c in ledger.pending.values() if c.deadline is not None]
-    for command in ledger.pending.values():
-        if command.kind == "start":
-            times += [
-                run.deadline
-                for run in ledger.runs_of(command.job_id, command.run_id)
-                if run.state is RunState.STARTING
-            ]
-    times += [end for end in (pulse.due, waiting.next_end(ledger)) if end is not None]
+    times += [ledger.jobs[job_id].run(run_id).deadline for job_id, run_id in ledger.starting]
+    if ledger.leases:
+        times.append(ledger.leases[0][0])
+    times += [time for time in (pulse.due, waiting.next_time(ledger)) if time is not None]
     return min(times, default=None)

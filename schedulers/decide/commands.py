@@ -38,7 +38,11 @@ from events.ledger import Ledger
 from events.messages import (
     COMMANDS,
     Command,
+    ConfirmDeadReply,
+    ConfirmDeadReq,
     CordonReq,
+    DrainReply,
+    DrainReq,
     NodeReply,
     StartPipelineReq,
     StartReply,
@@ -47,20 +51,13 @@ from events.messages import (
     UncordonReq,
 )
 from events.states import NodeState, RunState, WorkerState
-from schedulers.decide import waiting
+from schedulers.decide import draining, proofs, waiting
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Reply
-from schedulers.decide.settle import (
-    plan_for,
-    put_workers,
-    refuse,
-    settle,
-    signal,
-    start_reply,
-    stop_worker,
-    succeed,
-    wish_of,
-)
+from schedulers.decide.orders import refuse, signal, stop_worker, succeed
+from schedulers.decide.placing import plan_for, put_workers, wish_of
+from schedulers.decide.restarts import policy_of
+from schedulers.decide.settle import settle, start_reply
 from schedulers.decide.words import split_command
 from schedulers.placement import Plan, too_many_workers
 
@@ -76,6 +73,8 @@ _REPLIES: dict[str, type[Reply]] = {
     "stop": StopReply,
     "cordon": NodeReply,
     "uncordon": NodeReply,
+    "drain": DrainReply,
+    "confirm_dead": ConfirmDeadReply,
 }
 
 
@@ -100,6 +99,10 @@ def command(draft: Draft, message: Command) -> None:
             _start(draft, message, command_id, digest)
         case StopWorkersReq():
             _stop(draft, message, command_id, digest)
+        case DrainReq():
+            draining.drain(draft, message, command_id, digest)
+        case ConfirmDeadReq():
+            proofs.confirm_dead(draft, message, command_id, digest)
         case _:
             _cordon(draft, message, command_id, kind, digest)
     draft.joined = command_id
@@ -131,6 +134,8 @@ def accepted_reply(ledger: Ledger, command_id: str) -> Reply:
     if entry.kind == "start":
         for run in ledger.runs_of(entry.job_id, entry.run_id):
             return start_reply(ledger, run)
+    if entry.kind == "drain":
+        return draining.begun(ledger, ledger.nodes[entry.node_id], command_id)
     live = {w for w in entry.workers if w in ledger.workers and not ledger.workers[w].gone}
     return StopReply(
         command_id=command_id,
@@ -184,6 +189,7 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
             scheduler_config=config,
             priority=request.priority,
             not_after=request.not_after,
+            policy=policy_of(rules, request),
         )
     )
     run = ledger.jobs[request.job_id].run(run_id)
@@ -292,7 +298,8 @@ def _stop(draft: Draft, request: StopWorkersReq, command_id: str, digest: str) -
         return
     reason = f"stopped by {command_id}"
     for run in ledger.runs_of(job_id, request.run_id):
-        if run.state in (RunState.WAITING, RunState.STARTING, RunState.RUNNING):
+        goes_on = run.state in (RunState.WAITING, RunState.STARTING, RunState.RUNNING)
+        if goes_on or (run.state is RunState.STOPPING and run.restart):
             draft.emit(RunStopping(job_id=job_id, run_id=run.run_id, reason=reason))
     for worker in targets:
         if worker.state is not WorkerState.STOPPING or (request.force and not worker.force):
@@ -312,6 +319,7 @@ def _cordon(
     if node is None:
         refuse(draft, command_id, UnknownNode(f"no node {node_id} is known", node_id=node_id))
         return
+    draining.cancel(draft, node, f"{kind}ed by {command_id}")
     if kind == "cordon" and node.cordon is not NodeState.CORDONED:
         draft.emit(NodeCordoned(node_id=node_id))
     if kind == "uncordon" and node.cordon is not NodeState.READY:

@@ -16,9 +16,10 @@ from msgspec import Struct, field
 from events.entities import Node
 from events.errors import SlotbusError
 from events.facts import AnyFact, Record
-from events.ids import MAX_REASON
+from events.ids import MAX_REASON, MAX_RECORD_BYTES
 from events.ledger import Ledger
 from events.messages import Stamp, StartPipelineReq
+from events.policies import OnDrain, OnEnd, Restarting
 from events.pulse import Pulse
 from schedulers.decide.messages import Continue, Effect, Reply
 
@@ -39,8 +40,10 @@ class Rules(Struct, frozen=True, kw_only=True):
     ``local_node``: the node that is this machine itself and needs no heartbeat ("" for
     backends with agents). ``chooses_nodes``: whether a selector is ours to obey; else it is
     handed on, as to a cluster with a scheduler of its own. ``on_shortage``: what becomes of
-    a start for which slots are missing, if it does not say. ``most_waiting``: starts that may
-    wait. ``remembered_*``: how much of what ended the ledger keeps.
+    a start for which slots are missing, if it does not say; ``on_failure``, ``on_lost``,
+    ``on_drain`` (None: move what may be restarted, stop the rest) and ``restart`` likewise.
+    ``most_waiting``: starts that may wait. ``remembered_*``: how much of what ended the
+    ledger keeps.
     """
 
     heartbeat_s: float = 5.0
@@ -55,6 +58,10 @@ class Rules(Struct, frozen=True, kw_only=True):
     local_node: str = ""
     chooses_nodes: bool = True
     on_shortage: Literal["fail", "wait"] = "fail"
+    on_failure: OnEnd = "report"
+    on_lost: OnEnd = "report"
+    on_drain: OnDrain | None = None
+    restart: Restarting = Restarting()
     most_waiting: int = 10_000
     remembered_commands: int = 10_000
     remembered_jobs: int = 1_000
@@ -125,10 +132,17 @@ class Draft:
 
     def full(self) -> bool:
         """Whether this decision has written enough: a record must fit into one message."""
+        return self._weigh() > ENOUGH_BYTES
+
+    def has_room(self, size: int) -> bool:
+        """Whether facts of so many bytes still fit in; in a draft without facts they must."""
+        return not self.events or self._weigh() + size <= MAX_RECORD_BYTES
+
+    def _weigh(self) -> int:
         for fact in self.events[self._weighed :]:
             self._bytes += len(_ENCODER.encode(fact))
         self._weighed = len(self.events)
-        return self._bytes > ENOUGH_BYTES
+        return self._bytes
 
     def leave(self, *job_ids: str) -> None:
         """Leaves the consequences for jobs, or whatever is due by now anyway, to the decision

@@ -13,6 +13,8 @@ from msgspec import Raw, Struct
 
 from events.messages import (
     Command,
+    ConfirmDeadReply,
+    DrainReply,
     FinishedReply,
     HeartbeatNodeReq,
     HeartbeatReply,
@@ -196,6 +198,8 @@ Reply: TypeAlias = (
     StartReply
     | StopReply
     | NodeReply
+    | DrainReply
+    | ConfirmDeadReply
     | WorkersReply
     | JobsReply
     | NodesReply

@@ -36,6 +36,7 @@ from events.pulse import Pulse
 from events.states import NodeState, WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
+from schedulers.decide.proofs import bury
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
 from schedulers.launcher import HostSeen, WorkerSeen
@@ -147,7 +148,8 @@ def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> 
         raise DuplicateNode(
             f"node {request.node_id} fell silent with {len(left)} workers, which may live on "
             "where it was (another machine or state directory): let its agent return, choose "
-            "another id, or say with `slotbus ended WORKER` that they are over",
+            f"another id, or say with `slotbus node confirm-dead {request.node_id}` that they are "
+            "over",
             workers=left[:20],
             **facts,
         )
@@ -337,6 +339,9 @@ def lose(draft: Draft, silent: dict[str, datetime]) -> None:
             continue
         if draft.full():
             draft.leave_node(node_id, last_seen)
+            continue
+        if node.dead:
+            bury(draft, node, jobs)
             continue
         for worker in draft.ledger.live_on(node_id):
             jobs[worker.job_id] = None

@@ -29,8 +29,9 @@ from schedulers.decide.messages import (
     StopAnswered,
 )
 from schedulers.decide.nodes import ask
+from schedulers.decide.orders import stop_worker
 from schedulers.decide.reconcile import reconcile
-from schedulers.decide.settle import settle, stop_worker
+from schedulers.decide.settle import settle
 
 IDS_A_FACT: Final = 500
 
@@ -121,7 +122,8 @@ def inventory_failed(draft: Draft, outcome: InventoryFailed) -> None:
 
 def overdue(draft: Draft) -> None:
     """Settles every job with a deadline that has passed, and forgets what is old."""
-    for job_id in sorted(job_id for job_id in draft.ledger.pending_of if job_id):
+    late = {job_id for job_id, _ in draft.ledger.starting}
+    for job_id in sorted(late.union(job_id for job_id in draft.ledger.pending_of if job_id)):
         settle(draft, job_id)
     forget(draft)
 

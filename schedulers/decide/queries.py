@@ -30,10 +30,13 @@ from events.messages import (
     WorkerRow,
     WorkersReply,
 )
+from events.states import RunState
+from schedulers.decide import draining
 from schedulers.decide.draft import Draft
 from schedulers.decide.paging import fill, page
 
 TOLD_ORPHANS: Final = 1_000
+TOLD_WORKERS: Final = 1_000
 
 
 def workers(draft: Draft, query: QueryWorkers) -> None:
@@ -102,6 +105,15 @@ def job(draft: Draft, query: QueryJob) -> None:
         attempt=run.attempt,
         failures=run.failures,
         reason=run.reason,
+        priority=run.priority,
+        not_after=run.not_after,
+        not_before=run.not_before,
+        missing=run.missing,
+        policy=run.policy,
+        restarts=len(known.restarts),
+        restart_of=run.restart_of,
+        tries=run.tries,
+        awaits=_awaited(draft, run),
         highest_run=ledger.state.highest_run[run.job_id],
         runs=[_run_row(draft, each) for each in known.runs],
     )
@@ -121,6 +133,9 @@ def node(draft: Draft, query: QueryNode) -> None:
         watched=known.watched,
         cordon=known.cordon,
         past=known.past,
+        drain=draining.progress(draft, known, known.drain) if known.drain else None,
+        drain_deadline=known.drain.deadline if known.drain else None,
+        dead=known.dead,
         orphans=[w for w, node_id in orphans if node_id == known.node_id][:TOLD_ORPHANS],
     )
 
@@ -158,6 +173,13 @@ def leader(draft: Draft, query: QueryLeader) -> None:
         workers=sum(len(live) for live in ledger.live_by_node.values()),
         pending=len(ledger.pending),
     )
+
+
+def _awaited(draft: Draft, run: Run) -> list[str]:
+    """What must be gone before the run that follows this one is created."""
+    if run.state is not RunState.STOPPING or not run.restart:
+        return []
+    return [worker.worker_id for worker in draft.ledger.live_of(run.job_id)][:TOLD_WORKERS]
 
 
 def _run_row(draft: Draft, run: Run) -> RunRow:
@@ -200,6 +222,8 @@ def _job_row(draft: Draft, job: Job) -> JobRow:
         workers=draft.ledger.live_count(job.job_id),
         since=run.since,
         reason=run.reason,
+        missing=run.missing,
+        not_before=run.not_before,
     )
 
 

@@ -13,7 +13,8 @@ from events.messages import InventoryReply, InventoryRow
 from events.states import WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Stop
-from schedulers.decide.settle import launch, settle, signal, stop_worker
+from schedulers.decide.orders import launch, signal, stop_worker
+from schedulers.decide.settle import settle
 from schedulers.launcher import StopOrder
 
 ALIVE = (WorkerState.RUNNING, WorkerState.STOPPING)

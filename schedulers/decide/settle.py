@@ -6,50 +6,27 @@ the outcomes of start and stop. What may not: the first reading of a message.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final
 
-import msgspec
-
-from events.entities import CommandEntry, Node, Run, Worker
-from events.errors import SlotbusError, StartFailed
-from events.facts import (
-    CommandDone,
-    PassedOver,
-    RunEnded,
-    RunPlaced,
-    RunRunning,
-    RunStopping,
-    WorkerAssigned,
-    WorkerStopping,
-)
+from events.entities import CommandEntry, Run, Worker
+from events.errors import StartFailed
+from events.facts import RunEnded, RunRunning, RunStopping
 from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
-from events.messages import PlacedWorker, SchedulerConfig, StartReply, StopReply
+from events.messages import PlacedWorker, StartReply, StopReply
 from events.states import RunState, WorkerState
-from schedulers.decide.draft import Draft, Rules
-from schedulers.decide.messages import Launch, Reply, Stop
-from schedulers.decide.words import split_command
-from schedulers.launcher import Assignment, StopOrder
-from schedulers.placement import (
-    NAMED_NODES,
-    NO_ROOM,
-    Candidate,
-    Fleet,
-    Plan,
-    Wish,
-    place,
-    too_many_workers,
-)
+from schedulers.decide import restarts
+from schedulers.decide.draft import Draft
+from schedulers.decide.orders import refuse, stop_worker, succeed
+from schedulers.decide.placing import plan_for, put_workers, wish_of
+from schedulers.placement import too_many_workers
 
 NAMED_FAILURES: Final = 5
 """Nodes in a sentence."""
 
 TOLD_NODES: Final = 100
 """Nodes in an error's ``reasons``."""
-
-
-KEPT: Final = "kept for a start that waits"
 
 
 def settle(draft: Draft, job_id: str) -> None:
@@ -73,177 +50,6 @@ def settle(draft: Draft, job_id: str) -> None:
             _settle_stop_command(draft, command)
 
 
-def wish_of(
-    rules: Rules, config: SchedulerConfig, slots: int, excluded: dict[str, str] | None = None
-) -> Wish:
-    """What placement is asked for on behalf of a run of ``slots``."""
-    return Wish(
-        slots=slots,
-        selector=config.selector if rules.chooses_nodes else {},
-        spread=config.spread,
-        per_worker=rules.per_worker,
-        excluded=excluded or {},
-    )
-
-
-def plan_for(draft: Draft, wish: Wish, kept: Sequence[dict[str, str]] = ()) -> Plan:
-    """Asks placement, with the nodes as this decision sees them, but for those whose labels
-    match a selector of ``kept``: they are left to starts that wait."""
-    capacity = draft.ledger.capacity
-    if {} in kept:
-        every = PassedOver(reason=KEPT, count=capacity.with_room, nodes=[])
-        return Plan([], wish.slots, 0, [every])
-    shut = [
-        PassedOver(reason=str(state), count=count, nodes=nodes)
-        for state, (count, nodes) in capacity.shut(NAMED_NODES).items()
-    ]
-    count, nodes = capacity.full(NAMED_NODES)
-    if count:
-        shut.append(PassedOver(reason=NO_ROOM, count=count, nodes=nodes))
-    whole = not (wish.selector or wish.excluded or kept) and _all_usable(draft)
-    if whole and wish.slots > capacity.free:  # no need to look at each of them
-        return Plan([], wish.slots - capacity.free, capacity.free, shut)
-    fleet = Fleet(
-        ranked=(_candidate(draft, node_id, kept) for node_id in capacity.most_free()),
-        count=capacity.with_room,
-        free=capacity.free,
-        shut=shut,
-    )
-    return place(fleet, wish)
-
-
-def _all_usable(draft: Draft) -> bool:
-    """Whether every node that is not expired has agents that obey this leader."""
-    return draft.pulse.heard_under(draft.epoch) == draft.ledger.capacity.present
-
-
-def _candidate(draft: Draft, node_id: str, kept: Sequence[dict[str, str]]) -> Candidate:
-    node = draft.ledger.nodes[node_id]
-    blocked = ""
-    if draft.rules.theirs(node):
-        blocked = "belongs to another scheduler"
-    elif node.watched and _epoch_seen(draft, node) < draft.epoch:
-        blocked = "not heard from under this leader yet"
-    elif any(matches(node.labels, selector) for selector in kept):
-        blocked = KEPT
-    return Candidate(node_id, draft.ledger.free_slots(node_id), node.labels, blocked)
-
-
-def matches(labels: dict[str, str], selector: dict[str, str]) -> bool:
-    return all(labels.get(name) == value for name, value in selector.items())
-
-
-def _epoch_seen(draft: Draft, node: Node) -> int:
-    beat = draft.pulse.beats.get(node.node_id)
-    return beat.epoch if beat else 0
-
-
-def put_workers(draft: Draft, run: Run, plan: Plan, *, anew: bool = False) -> None:
-    """Records where the workers go, and asks for their launch. ``anew``: the run had waited,
-    and its time begins now."""
-    rules = draft.rules
-    draft.emit(
-        RunPlaced(
-            job_id=run.job_id,
-            run_id=run.run_id,
-            attempt=run.attempt + 1,
-            deadline=draft.after(rules.start_timeout_s) if anew else None,
-            due=draft.after(rules.start_s) if anew else None,
-            passed_over=plan.passed_over,
-        )
-    )
-    for share in plan.shares:
-        worker_id = draft.fresh_worker_id()
-        draft.emit(
-            WorkerAssigned(
-                worker_id=worker_id,
-                job_id=run.job_id,
-                run_id=run.run_id,
-                node_id=share.node_id,
-                incarnation=draft.ledger.nodes[share.node_id].incarnation,
-                slots=share.slots,
-            )
-        )
-        launch(draft, draft.ledger.workers[worker_id])
-
-
-def launch(draft: Draft, worker: Worker) -> None:
-    """Asks for the launch of an assigned worker, under its own stamp, on the incarnation
-    its node has now."""
-    run = draft.ledger.run_of(worker)
-    config = run.scheduler_config
-    draft.effect(
-        Launch(
-            Assignment(
-                worker_id=worker.worker_id,
-                job_id=worker.job_id,
-                run_id=worker.run_id,
-                slots=worker.slots,
-                node_id=worker.node_id,
-                incarnation=draft.ledger.nodes[worker.node_id].incarnation,
-                epoch=draft.epoch,
-                stamp=msgspec.structs.replace(
-                    draft.stamp, epoch=worker.epoch, position=worker.position
-                ),
-                command=split_command(config.command),
-                default_command=draft.rules.worker_command,
-                env_vars=run.env_vars,
-                program=run.program,
-                name=run.name,
-                hash=run.hash,
-                wasm_path=run.wasm_path,
-                selector=config.selector,
-                spread=config.spread,
-                stop_after_s=config.stop_after_s,
-                kubernetes=config.kubernetes,
-            )
-        )
-    )
-
-
-def stop_worker(
-    draft: Draft, worker: Worker, reason: str, *, force: bool = False, grace_s: float
-) -> None:
-    """Decides that a live worker is to end, and asks its node for it."""
-    draft.emit(
-        WorkerStopping(worker_id=worker.worker_id, reason=reason, force=force, grace_s=grace_s)
-    )
-    signal(draft, worker)
-
-
-def signal(draft: Draft, worker: Worker) -> None:
-    """Asks a node to stop a worker; a silent node is asked when it returns."""
-    if draft.ledger.answers(worker):
-        draft.effect(
-            Stop(
-                StopOrder(
-                    worker_id=worker.worker_id,
-                    node_id=worker.node_id,
-                    incarnation=draft.ledger.nodes[worker.node_id].incarnation,
-                    force=worker.force,
-                    grace_s=worker.grace_s,
-                    epoch=draft.epoch,
-                )
-            )
-        )
-
-
-def refuse(
-    draft: Draft, command_id: str, error: SlotbusError, passed_over: list[PassedOver] | None = None
-) -> None:
-    """The outcome of a command is an error."""
-    draft.emit(
-        CommandDone(
-            command_id=command_id, ok=False, reply=error.body(), passed_over=passed_over or []
-        )
-    )
-
-
-def succeed(draft: Draft, command_id: str, reply: Reply) -> None:
-    """The outcome of a command is its reply."""
-    draft.emit(CommandDone(command_id=command_id, ok=True, reply=msgspec.to_builtins(reply)))
-
-
 def start_reply(ledger: Ledger, run: Run) -> StartReply:
     """The workers of a run that were placed and not found unable to run."""
     return StartReply(
@@ -259,8 +65,22 @@ def start_reply(ledger: Ledger, run: Run) -> StartReply:
 
 
 def fail_start(draft: Draft, run: Run, reason: str) -> None:
-    """Rolls a starting run back: all that was started is stopped."""
-    draft.emit(RunStopping(job_id=run.job_id, run_id=run.run_id, reason=reason, failed=True))
+    """Rolls a starting run back: all that was started is stopped. What began by itself is
+    tried again, as its policy has it."""
+    tries = 0
+    if run.restart_of is not None:
+        after = restarts.after_failure(draft, run, reason)
+        tries, reason = after.tries, after.reason
+    draft.emit(
+        RunStopping(
+            job_id=run.job_id,
+            run_id=run.run_id,
+            reason=reason,
+            failed=True,
+            restart=tries > 0,
+            tries=tries,
+        )
+    )
     for worker in draft.ledger.live_of(run.job_id, run.run_id):
         if worker.state is not WorkerState.STOPPING:
             grace_s = draft.rules.rollback_grace_s
@@ -309,6 +129,10 @@ def some_of(node_ids: Collection[str]) -> str:
 
 
 def _settle_running(draft: Draft, run: Run) -> None:
+    broken = restarts.broken(draft, run)
+    if broken is not None:
+        restarts.stop_broken(draft, run, broken)
+        return
     if draft.ledger.tally(run.job_id, run.run_id).live:
         return
     workers = [draft.ledger.workers[worker_id] for worker_id in run.workers]
@@ -319,6 +143,10 @@ def _settle_running(draft: Draft, run: Run) -> None:
 
 
 def _settle_stopping(draft: Draft, run: Run) -> None:
+    if run.restart:
+        if not draft.ledger.live_count(run.job_id):
+            restarts.follow(draft, run)
+        return
     start = draft.ledger.pending.get(run.command_id)
     overdue = bool(start and start.deadline and draft.now >= start.deadline)
     if draft.ledger.answering(run.job_id, run.run_id) and not overdue:

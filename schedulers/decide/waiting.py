@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from msgspec import Struct
 
@@ -25,9 +26,12 @@ from events.ledger import Ledger
 from events.messages import QueryShortage, ShortageReply, WaitingRow
 from events.states import NodeState, RunState
 from schedulers.decide.draft import Draft, Rules
+from schedulers.decide.orders import refuse
 from schedulers.decide.paging import fill, page
-from schedulers.decide.settle import matches, plan_for, put_workers, refuse, wish_of
+from schedulers.decide.placing import matches, plan_for, put_workers, wish_of
 from schedulers.placement import Plan, too_many_workers
+
+KEPT_BACK: Final = "those that wait before it have not got their slots yet"
 
 Selector = dict[str, str]
 Key = tuple[tuple[str, str], ...]
@@ -48,6 +52,8 @@ def kept_from(draft: Draft, priority: int) -> list[Selector]:
     for run in in_line(draft.ledger):
         if run.priority < priority:
             break
+        if _rests(draft, run):
+            continue
         selector = wish_of(draft.rules, run.scheduler_config, run.slots).selector
         if selector not in kept and _could_fit(draft, run, selector):
             kept.append(selector)
@@ -56,14 +62,14 @@ def kept_from(draft: Draft, priority: int) -> list[Selector]:
     return kept
 
 
-def wait(draft: Draft, run: Run, plan: Plan) -> None:
-    """There is no room for a run that was just created: it stands in line."""
+def wait(draft: Draft, run: Run, plan: Plan, reason: str = "") -> None:
+    """There is no room for a run that could be placed from now on: it stands in line."""
     draft.emit(
         RunWaiting(
             job_id=run.job_id,
             run_id=run.run_id,
             missing=plan.missing,
-            reason=f"{plan.missing} slots are missing",
+            reason=reason or f"{plan.missing} slots are missing",
             passed_over=plan.passed_over,
         )
     )
@@ -79,14 +85,31 @@ def offer(draft: Draft) -> None:
         if run.not_after is not None and draft.now > run.not_after:
             give_up(draft, run)
             continue
+        if _rests(draft, run):
+            continue
         wish = wish_of(draft.rules, run.scheduler_config, run.slots)
         if {} in kept or wish.selector in kept:
+            _tell_once(draft, run, Plan([], run.slots, 0, []), KEPT_BACK)
             continue
         plan = plan_for(draft, wish, kept)
         if not plan.missing:
             _place(draft, run, plan)
-        elif _could_fit(draft, run, wish.selector):
+            continue
+        _tell_once(draft, run, plan)
+        if _could_fit(draft, run, wish.selector):
             kept.append(wish.selector)
+
+
+def _rests(draft: Draft, run: Run) -> bool:
+    """A restart whose time has not come has no place in the line yet: it keeps nothing from
+    others."""
+    return run.not_before is not None and draft.now < run.not_before
+
+
+def _tell_once(draft: Draft, run: Run, plan: Plan, reason: str = "") -> None:
+    """A run that began by itself, and could be placed by now, waits like any other start."""
+    if run.not_before is not None or not run.reason:
+        wait(draft, run, plan, reason)
 
 
 def _place(draft: Draft, run: Run, plan: Plan) -> None:
@@ -117,9 +140,10 @@ def in_line(ledger: Ledger) -> Iterator[Run]:
         yield ledger.jobs[job_id].run(run_id)
 
 
-def next_end(ledger: Ledger) -> datetime | None:
-    """When the first of those who wait is given up."""
-    return min((run.not_after for run in in_line(ledger) if run.not_after), default=None)
+def next_time(ledger: Ledger) -> datetime | None:
+    """When the first of those who wait is given up, or may be placed."""
+    times = (time for run in in_line(ledger) for time in (run.not_after, run.not_before) if time)
+    return min(times, default=None)
 
 
 def _could_fit(draft: Draft, run: Run, selector: Selector) -> bool:
@@ -140,7 +164,8 @@ def _could_fit(draft: Draft, run: Run, selector: Selector) -> bool:
 
 def missing_slots(ledger: Ledger, rules: Rules) -> int:
     """Slots that would let all who wait begin: those wanted less those free, for each
-    selector. Nodes that two selectors name are counted for both, so it may be more."""
+    selector. Nodes that two selectors name are counted for both, so it may be more. Restarts
+    whose time has not come lack nothing yet."""
     return sum(max(0, each.wanted - each.free) for each in _by_selector(ledger, rules).values())
 
 
@@ -163,6 +188,7 @@ def _row(run: Run, rules: Rules, lacking: dict[tuple[str, int], int]) -> Waiting
         missing=lacking[run.job_id, run.run_id],
         priority=run.priority,
         since=run.since,
+        not_before=run.not_before,
         not_after=run.not_after,
         selector=wish_of(rules, run.scheduler_config, run.slots).selector,
         reason=run.reason,
@@ -174,6 +200,9 @@ def _lacking(ledger: Ledger, rules: Rules) -> dict[tuple[str, int], int]:
     groups = {key: each.free for key, each in _by_selector(ledger, rules).items()}
     lacking = {}
     for run in in_line(ledger):
+        if run.not_before is not None:
+            lacking[run.job_id, run.run_id] = 0
+            continue
         key = _key(wish_of(rules, run.scheduler_config, run.slots).selector)
         lacking[run.job_id, run.run_id] = max(0, run.slots - max(0, groups[key]))
         groups[key] -= run.slots
@@ -183,6 +212,8 @@ def _lacking(ledger: Ledger, rules: Rules) -> dict[tuple[str, int], int]:
 def _by_selector(ledger: Ledger, rules: Rules) -> dict[Key, Missing]:
     groups: dict[Key, Missing] = {}
     for run in in_line(ledger):
+        if run.not_before is not None:
+            continue
         selector = wish_of(rules, run.scheduler_config, run.slots).selector
         key = _key(selector)
         if key not in groups:

@@ -11,7 +11,9 @@ from typing import Final
 
 from events.errors import Invalid
 from events.messages import (
+    ConfirmDeadReq,
     CordonReq,
+    DrainReq,
     HeartbeatNodeReq,
     RegisterNodeReq,
     StartPipelineReq,
@@ -60,6 +62,8 @@ _CAUSES: Final[dict[type[Inbound], tuple[str, str]]] = {
     StopWorkersReq: ("stop", ""),
     CordonReq: ("cordon", ""),
     UncordonReq: ("uncordon", ""),
+    DrainReq: ("drain", ""),
+    ConfirmDeadReq: ("confirm_dead", ""),
     RegisterNodeReq: ("register", "node_id"),
     HeartbeatNodeReq: ("heartbeat", "node_id"),
     WorkerFinishedReq: ("finished", "worker_id"),
