@@ -18,6 +18,10 @@ LENGTHS_S: Final = [30.0, 60.0, 120.0]
 CHAOS: Final = [0.0, 0.3, 1.0, 2.5]
 """How much goes wrong, from nothing to nearly everything."""
 
+OFTEN: Final = [0.0, 0.0, 1.0, 1.0, 5.0]
+"""How much a kind of fault is favoured in one story: most do better with some kinds only."""
+
+HURRY: Final = [0.5, 1.0, 3.0]
 FLEETS: Final = [[4, 4], [3, 5, 2], [6], [2, 2, 2]]
 JOBS: Final = "abc"
 GOOD_EVERY_S: Final = 2.0
@@ -42,15 +46,22 @@ class Drawer:
         self.rng = Random(f"story {seed}")
         self.seed = seed
         fleet = self.rng.choice(FLEETS)
-        self.setup = Setup(controllers=self.rng.choice([1, 2, 2, 2, 3]), slots=fleet)
+        self.setup = Setup(
+            controllers=self.rng.choice([1, 2, 2, 2, 3]),
+            slots=fleet,
+            lease_ttl_s=self.rng.choice([2, 4, 4, 12]),
+        )
         self.length_s = self.rng.choice(LENGTHS_S)
         self.chaos = self.rng.choice(CHAOS)
         self.joined = 0
+        self.often = {kind: self.rng.choice(OFTEN) for kind in range(len(BAD))}
+        self.hurry = self.rng.choice(HURRY)
 
     def story(self) -> Story:
-        actions = self._series(GOOD, GOOD_EVERY_S)
-        if self.chaos:
-            actions += self._series(BAD, BAD_EVERY_S / self.chaos)
+        actions = self._series(GOOD, GOOD_EVERY_S / self.hurry)
+        bad = [Kind(kind.weight * self.often[at], kind.draw) for at, kind in enumerate(BAD)]
+        if self.chaos and any(kind.weight for kind in bad):
+            actions += self._series(bad, BAD_EVERY_S / self.chaos)
         actions.sort(key=lambda action: action.at)
         return Story(seed=self.seed, setup=self.setup, length_s=self.length_s, actions=actions)
 
@@ -155,6 +166,12 @@ def _cut(d: Drawer, at: float) -> Action:
     )
 
 
+def _reconnect(d: Drawer, at: float) -> Action:
+    return Action(
+        at=at, kind="reconnect", who=d.anybody(), s=d.seconds(0.1, 1.0), p=d.seconds(0.5, 4.0)
+    )
+
+
 def _weather(d: Drawer, at: float) -> Action:
     kind = d.rng.choice(["slow", "loss", "twice", "acks", "disk"])
     most = {"slow": 3.0, "loss": 0.4, "twice": 0.4, "acks": 0.8, "disk": 4.0}[kind]
@@ -190,6 +207,7 @@ BAD: Final = [
     Kind(1, _freeze_supervisor),
     Kind(1, _power_off),
     Kind(3, _cut),
+    Kind(2, _reconnect),
     Kind(1, lambda d, at: Action(at=at, kind="server_restart", s=d.seconds(0.2, 2.0, 8.0))),
     Kind(0.5, lambda d, at: Action(at=at, kind="server_freeze", s=d.seconds(0.5, 3.0, 8.0))),
     Kind(4, _weather),

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from events.audit import Auditor
 from events.codec import error_from_body
-from events.facts import CommandDone, LeaderStarted, NodeExpired, Record
+from events.facts import CommandDone, LeaderStarted, NodeExpired, Record, WorkerEnded
 from events.ids import Position
 from events.ledger import Ledger
 from events.log import decode_record
@@ -74,6 +74,8 @@ class Laws:
         self.taken: set[str] = set()
         self.outcomes: dict[str, CommandDone] = {}
         self.machines: Iterable[Machine] = ()
+        self.exits: dict[str, int] = {}
+        """Codes of workers that ended by themselves, where a supervisor could take them."""
         self._now = now
         self._expiry_s = expiry_s
         self._root = root
@@ -115,6 +117,15 @@ class Laws:
             self._take(record)
         self.check()
 
+    def _check_end(self, fact: WorkerEnded) -> None:
+        """What is known of an end is true, and is not lost on the way."""
+        code = self.exits.get(fact.worker_id)
+        if code is not None and fact.exit_code != code:
+            self.say(
+                f"worker {fact.worker_id} ended with code {code}, and the log says "
+                f"{fact.exit_code} ({fact.reason})"
+            )
+
     def _take(self, record: Record) -> None:
         for fact in record.events:
             tag = fact.__struct_config__.tag
@@ -124,6 +135,8 @@ class Laws:
                 self.outcomes[fact.command_id] = fact
                 if not fact.ok:
                     self._check_failed(fact)
+            if isinstance(fact, WorkerEnded):
+                self._check_end(fact)
 
     def _check_failed(self, fact: CommandDone) -> None:
         """Law 6 in the process tables: what a failed start leaves behind."""
@@ -151,6 +164,9 @@ class Laws:
             self._answering(proc, self._asked[subject], data)
         elif subject.startswith(f"{self._root}.agent.") and subject.endswith((".start", ".stop")):
             order = msgspec.json.decode(data, type=_Order)
+            known = self.ledger.workers.get(order.worker_id)
+            if known is None and subject.endswith(".start"):
+                self.say(f"law 5: {proc.name} orders {order.worker_id}, which is not in the log")
             if order.epoch < self.epoch:
                 self.say(
                     f"law 5: {proc.name} orders {subject} {order.worker_id} under epoch "
@@ -287,6 +303,10 @@ class Laws:
                 f"law 5: worker {process.worker_id} is signalled on {machine.node_id}, and "
                 "nobody decided that"
             )
+
+    def home(self, worker_id: str) -> str:
+        """Where a worker was started."""
+        return self._spawned.get(worker_id, "")
 
     def answers(self, node_id: str) -> bool:
         node = self.ledger.nodes.get(node_id)

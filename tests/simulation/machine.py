@@ -20,6 +20,7 @@ PIDS: Final = 40
 """So few that they are soon used again."""
 
 INIT: Final = 1
+BOOT_PROCESSES: Final = 3
 TERM, KILL = 15, 9
 TERM_TAKES_S: Final = (0.01, 1.5)
 
@@ -190,6 +191,9 @@ class Machine:
         """Power off and on: everything is gone."""
         table, self.table = self.table, {}
         self.boots += 1
+        self._next = 0
+        for _ in range(BOOT_PROCESSES):
+            self.bystander()
         for process in table.values():
             if process.alive:
                 process.alive = False

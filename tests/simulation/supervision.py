@@ -84,10 +84,17 @@ class SupervisorHost:
             return
         self.proc.kill()
         self.core._memory.close()  # the kernel does
+        self._forget_exits(self.core)
         self.machine.orphan()
         links, self.links = self.links, []
         for link in links:
             link.caller.post(link.fail)
+
+    def _forget_exits(self, core: LocalSupervisor) -> None:
+        """What ended and was not taken yet is known to nobody now."""
+        exits = self.world.laws.exits
+        for worker in core._state.living():
+            exits.pop(worker.born.worker_id, None)
 
 
 class Link:
@@ -108,7 +115,7 @@ class Link:
     # --- the port -----------------------------------------------------------------------
 
     async def hello(self) -> None:
-        await self._ask(lambda core: core.renew(float("inf")))
+        await self._ask(lambda core: core.renew(float("-inf")))
 
     async def launch(self, spec: WorkerSpec, epoch: int) -> Spawned:
         async def act(core: LocalSupervisor) -> Spawned:
@@ -143,8 +150,8 @@ class Link:
     async def acknowledge(self, worker_ids: Sequence[str]) -> None:
         await self._ask(lambda core: core.acknowledge(worker_ids))
 
-    async def renew(self, age_s: float = 0.0) -> None:
-        await self._ask(lambda core: core.renew(age_s))
+    async def renew(self, sent_at: float | None = None) -> None:
+        await self._ask(lambda core: core.renew(sent_at))
 
     async def output(self, worker_id: str, *, since: int, max_bytes: int) -> OutputTail:
         return await self._ask(

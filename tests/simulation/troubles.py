@@ -74,6 +74,8 @@ def power_off(world: World, action: Action) -> None:
             line.hold(up=True, down=True)  # nobody says goodbye
     agent.host.kill()
     agent.node.reboot()
+    for worker_id in [w for w in world.laws.exits if world.laws.home(w) == agent.name]:
+        del world.laws.exits[worker_id]  # whoever knew is gone
     if action.on:
         shutil.rmtree(agent.state_dir, ignore_errors=True)
         agent.node.epoch = 0
@@ -85,6 +87,14 @@ def cut(world: World, action: Action) -> None:
     up, down = action.n != 2, action.n != 1
     world.hub.cut_off(action.who, silent=action.on, up=up, down=down)
     world.later(action.s, lambda: world.hub.mend(action.who))
+
+
+def reconnect(world: World, action: Action) -> None:
+    """What ``who`` sends within ``s`` seconds is slow to come; then it connects anew, and the
+    slow part arrives ``p`` seconds later."""
+    for line in world.hub.lines_of(action.who):
+        line.hold(up=True, down=False)
+        line.proc.post_at(world.loop.time() + action.s, line.leave_late, action.p)
 
 
 def server_restart(world: World, action: Action) -> None:
@@ -172,6 +182,7 @@ KINDS: Final[dict[str, Do]] = {
     "freeze_supervisor": freeze_supervisor,
     "power_off": power_off,
     "cut": cut,
+    "reconnect": reconnect,
     "server_restart": server_restart,
     "server_freeze": server_freeze,
     "weather": weather,

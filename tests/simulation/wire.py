@@ -161,6 +161,17 @@ class Line:
         for happen in down:
             self._send_down(happen)
 
+    def leave_late(self, late_s: float) -> None:
+        """The client dials anew, while what it sent last is still under way: it arrives
+        ``late_s`` seconds later, after what comes over the next connection."""
+        if not self.here:
+            return
+        waiting, self._waiting_up, self.held_up = self._waiting_up, deque(), False
+        self._up_at = max(self._up_at, self.hub.now() + late_s)
+        for frame in waiting:
+            self.send(frame)
+        self.drop_here()
+
     def break_off(self) -> None:
         """A reset: both ends know at once, what is under way is lost."""
         self.drop_there()

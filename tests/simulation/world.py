@@ -26,7 +26,7 @@ from tests.simulation import seams, troubles, workload
 from tests.simulation.hub import Hub
 from tests.simulation.laws import Laws
 from tests.simulation.loop import BEGIN_S, OWNER, Proc, SimLoop, State, current
-from tests.simulation.machine import Machine, Program, Running
+from tests.simulation.machine import INIT, Machine, Program, Running
 from tests.simulation.parties import Agent, Controller
 from tests.simulation.people import People
 from tests.simulation.quiet import problems
@@ -210,6 +210,9 @@ class World:
         self.laws.signalled(machine, process, number, asked)
 
     def ended(self, machine: Machine, process: Running) -> None:
+        host = self.agents[machine.node_id].host
+        if process.code is not None and host.there and process.parent != INIT:
+            self.laws.exits[process.worker_id] = process.code
         self.note(f"  {machine.node_id}: {process.worker_id or process.pid} has ended")
         self.laws.check()
 
