@@ -28,8 +28,9 @@ SHARE: Final = 0.1
 LOOK_S: Final = 1.0
 """Between two looks at whether the log has grown."""
 
-NO_SNAPSHOTS: Final = 2**62
-"""Whole snapshots are compared in tests: a large ledger's would hold up the loop."""
+NO_SNAPSHOTS: Final = 0
+"""Whole snapshots are compared by ``slotbus audit`` and in tests: a large ledger's would hold
+up the loop."""
 
 _log = structlog.get_logger("slotbus.audit")
 

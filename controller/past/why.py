@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from controller.past.history import History
-from events.audit import SNAPSHOT_EVERY, Auditor, Violation
+from events.audit import Auditor, Violation
 from events.errors import Invalid
 from events.facts import (
     CommandDone,
@@ -29,9 +29,6 @@ from events.stories import Numbered, tell_fact
 
 Kind: TypeAlias = Literal["worker", "job", "node", "command"]
 KINDS: Final[tuple[Kind, ...]] = ("worker", "job", "node", "command")
-COMPARISONS: Final = 20
-"""Of whole snapshots over a long log: each takes as long as its ledger is large."""
-
 BEFORE: Final = 3
 """Records told from before a decision."""
 
@@ -84,7 +81,7 @@ def first_violation(history: History, *, overdue: bool = False) -> Broken | None
     record are missing. Raises Invalid for a part of a log."""
     if history.after:
         raise Invalid(f"this log begins after record {history.after}: the laws need all of it")
-    auditor = Auditor(snapshot_every=max(SNAPSHOT_EVERY, len(history.records) // COMPARISONS))
+    auditor = Auditor()
     for each in history.all():
         broken = auditor.observe(each.position, each.record)
         if broken:

@@ -12,6 +12,7 @@ from events import facts as f
 from events.audit import Auditor, Violation, audit
 from events.facts import AnyFact, Record
 from events.ids import Position
+from events.ledger import Ledger
 from events.messages import SchedulerConfig
 from events.states import RunState, WorkerState
 from tests.support.story import (
@@ -238,6 +239,38 @@ def test_law_4_a_snapshot_and_its_tail_equal_the_whole_log() -> None:
         assert auditor.observe(Position(position), record) == []
     auditor.ledger.workers["w1"].pid = 99
     assert laws(auditor.finish()) == {4}
+
+
+def test_law_4_in_a_long_log_the_comparisons_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    whole = Ledger.snapshot
+
+    def snapshot(ledger: Ledger) -> bytes:
+        nonlocal taken
+        taken += 1
+        return whole(ledger)
+
+    monkeypatch.setattr(Ledger, "snapshot", snapshot)
+    assert _long(Auditor(), 5_000) == []
+    assert 10 < taken < 30
+
+
+def test_law_4_a_twin_that_begins_late_is_compared_too() -> None:
+    auditor = Auditor()
+    assert _long(auditor, 2_420) == []
+    auditor.ledger.nodes["n1"].addr = "elsewhere"
+    assert laws(_long(auditor, 100)) == {4}
+
+
+def _long(auditor: Auditor, count: int) -> list[Violation]:
+    """So many more records, in which next to nothing happens."""
+    facts = log_of(leader(), node()) if auditor.position == 0 else []
+    facts += log_of(f.CommandForgotten(command_ids=["c"])) * (count - len(facts))
+    return [
+        violation
+        for position, record in enumerate(facts, start=auditor.position + 1)
+        for violation in auditor.observe(Position(position), record)
+    ]
 
 
 def test_law_4_what_is_folded_as_it_happens_equals_what_is_read_back() -> None:
