@@ -357,7 +357,7 @@ class EngineLoop:
     def _beats_on(self, message: HeartbeatNodeReq, answer: Answer | None) -> bool:
         """Takes a heartbeat at once where it changes nothing and nothing is before it: most
         of what comes in is such."""
-        if self._inbox.entries or self._unreleased or self.tape.wants_opening:
+        if len(self._inbox) or self._unreleased or self.tape.wants_opening:
             return False
         if self._may_act() <= 0:
             return False
