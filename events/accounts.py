@@ -31,10 +31,11 @@ class Account(Struct, kw_only=True, gc=False):
 
 
 class RunAccount(Struct, kw_only=True, gc=False):
-    """One run. ``slots``: as asked; ``alive``: how many of its workers are not gone.
-    ``command_id``: until it is placed."""
+    """One run. ``slots``: as asked; ``follows``: it began by itself; ``alive``: how many of its
+    workers are not gone. ``command_id``: until it is placed."""
 
     slots: int = 0
+    follows: bool = False
     command_id: str = ""
     alive: int = 0
     workers: list[Account] = field(default_factory=list)
@@ -98,6 +99,11 @@ class Accounts:
     def _serves(self, run: RunAccount) -> bool:
         return any(worker.serving and self.answers(worker.node_id) for worker in run.workers)
 
+    def beside(self, job_id: str, run_id: int) -> list[Account]:
+        """Workers of other runs of a job that are not gone."""
+        runs = self._runs.get(job_id, {})
+        return [w for other, run in runs.items() if other != run_id for w in run.live()]
+
     # --- taking facts -------------------------------------------------------------------
 
     def _leader_started(self, fact: f.LeaderStarted) -> None:
@@ -139,7 +145,7 @@ class Accounts:
         if fact.command_id:
             self.run_by_command[fact.command_id] = (fact.job_id, fact.run_id)
         self._runs.setdefault(fact.job_id, {})[fact.run_id] = RunAccount(
-            slots=fact.slots, command_id=fact.command_id
+            slots=fact.slots, follows=fact.restart_of is not None, command_id=fact.command_id
         )
 
     def _run_placed(self, fact: f.RunPlaced) -> None:

@@ -127,6 +127,17 @@ class Auditor:
         if fact.worker_id in self._accounts.seen:
             self._broken(2, f"worker id {fact.worker_id} is assigned a second time", **who)
 
+    def _check_alone(self, fact: f.RunPlaced) -> None:
+        """What begins by itself begins when every older copy is gone."""
+        if not self._accounts.run(fact.job_id, fact.run_id).follows:
+            return
+        for worker in self._accounts.beside(fact.job_id, fact.run_id):
+            text = (
+                f"run {fact.run_id} of job {fact.job_id} began by itself while worker "
+                f"{worker.worker_id} of run {worker.run_id} may live on node {worker.node_id}"
+            )
+            self._broken(2, text, job_id=fact.job_id, worker_id=worker.worker_id)
+
     def _check_decided(self, fact: _OfWorker) -> None:
         worker = self._accounts.workers.get(fact.worker_id)
         if worker is not None and not worker.gone:
@@ -241,6 +252,7 @@ _CHECKS: Final[dict[type, Callable[[Auditor, Any], None]]] = {
     f.CommandTaken: Auditor._check_taken,
     f.CommandDone: Auditor._check_done,
     f.CommandForgotten: Auditor._check_forgotten,
+    f.RunPlaced: Auditor._check_alone,
     f.RunRunning: Auditor._check_running,
     f.WorkerAssigned: Auditor._check_assigned,
     f.WorkerLaunched: Auditor._check_decided,
