@@ -128,10 +128,10 @@ class Keeper:
         async with self._using() as supervisor:
             await supervisor.acknowledge([worker_id])
 
-    async def renew(self, age_s: float) -> None:
-        """Raises SupervisorGone."""
+    async def renew(self, sent_at: float) -> None:
+        """A leader answered what was sent then. Raises SupervisorGone."""
         async with self._using() as supervisor:
-            await supervisor.renew(age_s)
+            await supervisor.renew(sent_at)
 
     async def output(self, worker_id: str, *, since: int, max_bytes: int) -> OutputTail:
         """Stored output, as ``schedulers.shipping`` asks for it. Raises SupervisorGone."""

@@ -171,7 +171,7 @@ class Presence:
             raise Unanswered(f"the answer is of epoch {epoch}, {self._keeper.epoch} was seen")
         if epoch > self._keeper.epoch:
             await self._keeper.inventory(epoch)
-        await self._keeper.renew(max(0.0, _now() - sent_at))
+        await self._keeper.renew(sent_at)
 
     async def _ask(self, verb: str, request: msgspec.Struct, kind: type[R]) -> R:
         """Raises SlotbusError."""

@@ -123,10 +123,12 @@ class Supervisor(Protocol):
         """The ends of these workers are in the log: forget them (a tombstone stays)."""
         ...
 
-    async def renew(self, age_s: float = 0.0) -> None:
-        """A client is here: all ``stop_after_s`` leases count from ``age_s`` seconds ago
-        (when the heartbeat was sent whose answer is the proof), never from earlier than
-        they already do. The opening of the state directory counts as a renewal."""
+    async def renew(self, sent_at: float | None = None) -> None:
+        """A client is here: all ``stop_after_s`` leases count from ``sent_at`` (None: from
+        now), never from earlier than they already do. It is when the heartbeat was sent whose
+        answer is the proof, in seconds since boot with those in suspend: a moment and not an
+        age, since whoever is frozen on the way would make an age too young. The opening of a
+        state directory counts as a renewal where nobody in it has a lease yet."""
         ...
 
     async def output(self, worker_id: str, *, since: int, max_bytes: int) -> OutputTail:

@@ -112,8 +112,8 @@ class SupervisorClient:
     async def acknowledge(self, worker_ids: Sequence[str]) -> None:
         await self._ask(frames.Acknowledge(list(worker_ids)), _Nothing)
 
-    async def renew(self, age_s: float = 0.0) -> None:
-        await self._ask(frames.Renew(age_s), _Nothing)
+    async def renew(self, sent_at: float | None = None) -> None:
+        await self._ask(frames.Renew(sent_at), _Nothing)
 
     async def output(self, worker_id: str, *, since: int, max_bytes: int) -> OutputTail:
         return await self._ask(frames.ReadOutput(worker_id, since, max_bytes), OutputTail)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from events.errors import Invalid
 from events.ids import DEFAULT_GRACE_S, ID_RE
 from events.messages import AgentStopReply, InventoryRow
+from events.policies import LEASE_GRACE_S
 from schedulers.supervisor import output
 from schedulers.supervisor.api import (
     Inventory,
@@ -29,13 +30,12 @@ from schedulers.supervisor.api import (
     SupervisorGone,
     WorkerSpec,
 )
-from schedulers.supervisor.journal import Acknowledged, EpochSeen, Tombstone
+from schedulers.supervisor.journal import Acknowledged, EpochSeen, Renewed, Tombstone
 from schedulers.supervisor.memory import Memory
 from schedulers.supervisor.process_tree import become_subreaper
 from schedulers.supervisor.state import MAX_WORKERS, Worker
 from schedulers.supervisor.workers import Workers
 
-LEASE_GRACE_S: Final = DEFAULT_GRACE_S
 CLOSE_MARGIN_S: Final = 5.0
 """How long ``close`` waits for the killed, beyond the grace."""
 
@@ -125,9 +125,13 @@ class LocalSupervisor:
         if known:
             self._memory.record(Acknowledged(worker_ids=known))
 
-    async def renew(self, age_s: float = 0.0) -> None:
-        self.open()
-        self._renewed_at = max(self._renewed_at, _now() - age_s)
+    async def renew(self, sent_at: float | None = None) -> None:
+        workers = self.open()
+        now = _now()
+        renewed_at = now if sent_at is None else min(sent_at, now)
+        if renewed_at > self._renewed_at:
+            self._renewed_at = renewed_at
+            self._memory.record(Renewed(at=renewed_at, boot=workers.boot))
 
     async def output(self, worker_id: str, *, since: int, max_bytes: int) -> OutputTail:
         self.open()
@@ -167,10 +171,10 @@ class LocalSupervisor:
         if self._workers is not None:
             return self._workers
         self._memory.open()
-        self._renewed_at = _now()
         if self.settings.subreaper and not become_subreaper():
             _log.warning("can't become child subreaper: orphans are found by session and name")
         self._workers = Workers(self._memory, self._outputs, self._workdir, self._tell)
+        self._renewed_at = self._last_renewal(self._workers.boot)
         self._outputs.recover({worker.born.worker_id for worker in self._state.living()})
         self._workers.take_over()
         self._schedule_tick()
@@ -271,6 +275,15 @@ class LocalSupervisor:
             news.set()
 
     # --- now and then -----------------------------------------------------------------
+
+    def _last_renewal(self, boot: str) -> float:
+        """Where leases count from when the directory is opened: from now, unless there are
+        workers with a lease, which goes on from where an earlier supervisor left it."""
+        now, renewed = _now(), self._state.renewed
+        leased = any(worker.born.stop_after_s is not None for worker in self._state.living())
+        if not leased or renewed is None or renewed.boot != boot:
+            return now
+        return min(renewed.at, now)
 
     def _lease_over(self, stop_after_s: float) -> bool:
         return _now() - self._renewed_at > stop_after_s

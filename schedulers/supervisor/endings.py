@@ -47,7 +47,7 @@ def how_it_ended(worker: Worker, end: Exit, *, killed: bool, adopted: bool) -> E
 
 def _state(worker: Worker, end: Exit) -> WorkerState:
     if worker.stopping is not None:
-        return WorkerState.FINISHED if worker.stopping.asked else WorkerState.FAILED
+        return WorkerState.FINISHED if worker.stopping.asked else WorkerState.LOST
     if end.code is None and end.signal is None:
         return WorkerState.LOST
     return WorkerState.FINISHED if end.code == 0 else WorkerState.FAILED

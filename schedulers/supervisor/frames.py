@@ -59,7 +59,9 @@ class Acknowledge(Struct, frozen=True, tag="acknowledge"):
 
 
 class Renew(Struct, frozen=True, tag="renew"):
-    age_s: float
+    """``sent_at`` in seconds since boot; None: as it arrives."""
+
+    sent_at: float | None = None
 
 
 class ReadOutput(Struct, frozen=True, tag="output"):

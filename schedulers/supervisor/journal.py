@@ -69,6 +69,14 @@ class Ended(Struct, frozen=True, tag="ended", kw_only=True):
     reason: str = ""
 
 
+class Renewed(Struct, frozen=True, tag="renewed", kw_only=True):
+    """Leases count from ``at``, in seconds after the boot named by ``boot``: who takes over
+    does not begin them anew."""
+
+    at: float
+    boot: str
+
+
 class Acknowledged(Struct, frozen=True, tag="acknowledged", kw_only=True):
     worker_ids: list[str]
 
@@ -97,6 +105,7 @@ Entry: TypeAlias = (
     | Running
     | Stopping
     | Ended
+    | Renewed
     | Acknowledged
     | Tombstone
     | EpochSeen

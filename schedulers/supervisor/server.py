@@ -193,7 +193,7 @@ class Server:
             case frames.Acknowledge():
                 await core.acknowledge(op.worker_ids)
             case frames.Renew():
-                await core.renew(op.age_s)
+                await core.renew(op.sent_at)
             case frames.ReadOutput():
                 return await core.output(op.worker_id, since=op.since, max_bytes=op.max_bytes)
             case frames.Shutdown():

@@ -19,6 +19,7 @@ from schedulers.supervisor.journal import (
     EpochSeen,
     Launching,
     Opened,
+    Renewed,
     Running,
     SeqReserved,
     Stopping,
@@ -71,6 +72,7 @@ class State:
         self.supervisor_id = ""
         self.workers: dict[str, Worker] = {}
         self.tombstones: dict[str, Tombstone] = {}
+        self.renewed: Renewed | None = None
         self.epoch = 0
         self.seq = 0
         self.seq_reserved = 0
@@ -98,6 +100,8 @@ class State:
                 worker = self.workers.get(entry.worker_id)
                 if worker is not None:
                     self._change(worker, entry)
+            case Renewed():
+                self.renewed = entry
             case Acknowledged():
                 for worker_id in entry.worker_ids:
                     self._acknowledge(worker_id)
@@ -114,6 +118,8 @@ class State:
         yield Opened(supervisor_id=self.supervisor_id)
         yield EpochSeen(epoch=self.epoch)
         yield SeqReserved(upto=self.seq_reserved)
+        if self.renewed is not None:
+            yield self.renewed
         yield from self.tombstones.values()
         yield from (worker.born for worker in self.workers.values())
         for worker in self.workers.values():

@@ -48,7 +48,7 @@ class Workers:
         self._workdir = workdir
         self._passed_on = spawn.passed_on(os.environ)
         self._changed = changed
-        self._boot = boot_id()
+        self.boot = boot_id()
         self._owner_of = Ownership(memory.state.supervisor_id)
         self._watch = ExitWatch()
         self._mains: dict[str, ProcessId] = {}
@@ -59,7 +59,7 @@ class Workers:
 
     def take_over(self) -> None:
         """Follows, or reports as gone, what an earlier supervisor left."""
-        for found in look_for(self._state.living(), self._boot, self._owner_of):
+        for found in look_for(self._state.living(), self.boot, self._owner_of):
             self._adopt(found)
 
     def detach(self) -> None:
@@ -110,7 +110,7 @@ class Workers:
         main = row.id if row else ProcessId(child.pid, 0)
         self._children[spec.worker_id] = child
         self._memory.record(
-            Running(worker_id=spec.worker_id, pid=main.pid, start=main.start, boot=self._boot)
+            Running(worker_id=spec.worker_id, pid=main.pid, start=main.start, boot=self.boot)
         )
         self._follow(spec.worker_id, main)
         return Spawned(pid=child.pid, seq=self._memory.next_seq())
@@ -138,7 +138,7 @@ class Workers:
             return
         if found.worker.process is None:
             pid, start = found.main
-            self._memory.record(Running(worker_id=worker_id, pid=pid, start=start, boot=self._boot))
+            self._memory.record(Running(worker_id=worker_id, pid=pid, start=start, boot=self.boot))
         self._follow(worker_id, found.main)
         stopping = found.worker.stopping
         if stopping is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -340,12 +341,16 @@ async def test_a_thousand_that_end_at_once(home: Home) -> None:
 # --- leases -------------------------------------------------------------------------------
 
 
+def since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 async def test_without_a_client_a_worker_is_stopped(home: Home) -> None:
     await home.supervisor.renew()
     await home.launch("w", workers.sleeps(), stop_after_s=0.3)
     await home.launch("kept", workers.sleeps())
     end = await home.end("w")
-    assert (end.state, end.signal) == (WorkerState.FAILED, signal.SIGTERM)
+    assert (end.state, end.signal) == (WorkerState.LOST, signal.SIGTERM)
     assert end.reason == "no client renewed its lease for 0.3 s"
     kept = await home.row("kept")
     assert kept is not None
@@ -358,18 +363,37 @@ async def test_renewing_keeps_it_alive(home: Home) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + 1.2
     while loop.time() < until:
-        await home.supervisor.renew(age_s=0.05)
+        await home.supervisor.renew(since_boot() - 0.05)
         await asyncio.sleep(0.05)
     row = await home.row("w")
     assert row is not None
     assert row.state is WorkerState.RUNNING
-    assert (await home.end("w")).state is WorkerState.FAILED
+    assert (await home.end("w")).state is WorkerState.LOST
+
+
+async def test_a_renewal_counts_from_when_it_was_sent_however_late_it_comes(home: Home) -> None:
+    await home.supervisor.renew()
+    sent_at = since_boot()
+    await home.launch("w", workers.sleeps(), stop_after_s=0.5)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while (row := await home.row("w")) is not None and row.state is WorkerState.RUNNING:
+        await home.supervisor.renew(sent_at)  # by somebody who was frozen on the way
+        await asyncio.sleep(0.05)
+        assert loop.time() < began + 3
+    assert (await home.end("w")).state is WorkerState.LOST
+
+
+async def test_a_renewal_from_the_future_counts_as_one_of_now(home: Home) -> None:
+    await home.supervisor.renew(since_boot() + 1_000)
+    await home.launch("w", workers.sleeps(), stop_after_s=0.3)
+    assert (await home.end("w")).state is WorkerState.LOST
 
 
 async def test_a_lease_that_is_over_already_is_refused(home: Home) -> None:
     await home.supervisor.renew()
     await asyncio.sleep(0.06)
     # A renewal of old age never shortens a lease, and does not prolong it either.
-    await home.supervisor.renew(age_s=100)
+    await home.supervisor.renew(since_boot() - 100)
     with pytest.raises(SpawnRefused, match="no client renewed"):
         await home.launch("w", workers.sleeps(), stop_after_s=0.05)

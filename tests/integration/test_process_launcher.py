@@ -62,7 +62,7 @@ class FakeSupervisor:
     async def acknowledge(self, worker_ids: Sequence[str]) -> None:
         await self._answer()
 
-    async def renew(self, age_s: float = 0.0) -> None:
+    async def renew(self, sent_at: float | None = None) -> None:
         await self._answer()
         self.renewals += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,25 @@ async def test_the_tree_of_a_survivor_is_killed_as_a_whole(
     end = await process_home.end("w")
     assert "killed after a grace of 0.1 s" in end.reason
     assert not [pid for pid in pids_in(pids) if alive(pid)]
+
+
+async def test_a_lease_goes_on_and_does_not_begin_anew(process_home: Home) -> None:
+    """Else a leader that counted its end would place another beside a worker that lives."""
+    lease_s = 3.0
+    await process_home.supervisor.renew()
+    began = time.monotonic()
+    await process_home.launch("leased", workers.sleeps(), stop_after_s=lease_s)
+    await process_home.launch("free", workers.sleeps())
+    await asyncio.sleep(lease_s * 0.6)
+    await reborn(process_home)
+    end = await process_home.end("leased")
+    took_s = time.monotonic() - began
+    assert end.state is WorkerState.LOST
+    assert end.reason.startswith("no client renewed its lease for 3 s")
+    assert took_s < lease_s * 1.5, "counted from the death of the first supervisor"
+    row = await process_home.row("free")
+    assert row is not None
+    assert row.state is WorkerState.RUNNING
 
 
 async def test_a_stop_goes_on(process_home: Home) -> None:
