@@ -40,12 +40,16 @@ RENEWALS_A_TTL: Final = 4
 POLL_S: Final = 1.0
 """How often a standby looks at the longest; a release is heard at once."""
 
-RETRY_S: Final = 0.05
-MAX_DOUBLINGS: Final = 4
-"""Pauses between attempts to renew grow up to 0.8 s."""
+LATE_POLL_S: Final = 0.1
+"""The same once a renewal is overdue."""
 
 SOON_S: Final = (0.01, 0.05, 0.25)
 """When to look again after a release was heard, which may be before it is stored."""
+
+RENEWED_S: Final = (0.02,)  # likewise: the lease's age counts from when it was seen
+RETRY_S: Final = 0.05
+MAX_DOUBLINGS: Final = 4
+"""Pauses between attempts to renew grow up to 0.8 s."""
 
 _OPERATION: Final = "KV-Operation"
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})
@@ -87,10 +91,20 @@ class LeaseValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Found(Struct, frozen=True):
-    """The key as it is: ``value`` None means free, ``sequence`` 0 that nothing is there."""
+    """The key as it is: ``value`` None means free, ``sequence`` 0 that nothing is there.
+    ``ttl_s``: for how long it was written; 0 where it does not say."""
 
     sequence: int = 0
     value: LeaseValue | None = None
+    ttl_s: int = 0
+
+
+class _Held(Struct, frozen=True):
+    """Somebody's lease as we saw it first, ``at`` a moment after it was written."""
+
+    sequence: int
+    at: float
+    ttl_s: int
 
 
 class _WrongSequence(Exception):
@@ -134,6 +148,7 @@ class Lease:
         self._bucket_known = False
         self._heard = asyncio.Event()
         self._soon: list[float] = []
+        self._held: _Held | None = None
         self._complained = ""
 
     def valid_for(self) -> float:
@@ -150,7 +165,8 @@ class Lease:
     # --- standby ------------------------------------------------------------------------
 
     async def acquire(self) -> None:
-        """Waits until the lease is ours; cancel it to give up.
+        """Waits until the lease is ours; cancel it to give up. It is free when it was let go,
+        when its holder is provably dead, or when it was not renewed for its whole TTL.
 
         Raises LeaseUnusable, and LeaseLost when the connection is closed for good. Other
         trouble with the link is logged and waited out.
@@ -166,15 +182,20 @@ class Lease:
         _log.info("lease acquired", holder=self.holder, ttl_s=self._ttl_s)
 
     async def _on_key(self, message: Msg) -> None:
-        """A delete marker passes by: the holder let go. Renewals are of no interest."""
-        if message.headers and _OPERATION in message.headers:
-            self._soon = list(SOON_S)
-            self._heard.set()
+        """A delete marker passes by, the holder let go; or a renewal."""
+        released = message.headers is not None and _OPERATION in message.headers
+        self._soon = list(SOON_S if released else RENEWED_S)
+        self._heard.set()
 
     async def _pause(self) -> None:
         self._heard.clear()
-        longest = min(POLL_S, self._ttl_s / RENEWALS_A_TTL) * random.uniform(0.7, 1.0)
-        wait_s = self._soon.pop(0) if self._soon else longest
+        wait_s = min(POLL_S, self._ttl_s / RENEWALS_A_TTL) * random.uniform(0.7, 1.0)
+        if self._soon:
+            wait_s = self._soon.pop(0)
+        elif self._held is not None and self._held.ttl_s:
+            left_s = self._held.at + self._held.ttl_s - self._clock()
+            if left_s < self._held.ttl_s / 2:
+                wait_s = min(wait_s, LATE_POLL_S, max(left_s, 0.01))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._heard.wait()
@@ -184,6 +205,7 @@ class Lease:
         try:
             found = await self._read()
             self.seen = found.value
+            self._notice(found)
             if not self._is_free(found):
                 return False
             await self._write(found.sequence)
@@ -201,7 +223,14 @@ class Lease:
         if provably_gone(found.value.process):
             _log.info("the lease's holder is dead", holder=found.value.holder)
             return True
-        return False
+        # The holder counted from when it sent what we saw stored, and a tenth less.
+        held = self._held
+        return held is not None and 0 < held.ttl_s <= self._clock() - held.at
+
+    def _notice(self, found: _Found) -> None:
+        """Remembers since when the key is as it is."""
+        if self._held is None or self._held.sequence != found.sequence:
+            self._held = _Held(found.sequence, self._clock(), found.ttl_s)
 
     def _trouble(self, error: Exception) -> None:
         if self._nc.is_closed:
@@ -338,7 +367,8 @@ class Lease:
                 f"the key {KEY} of the bucket {self._bucket} holds something else: {error}; "
                 "it runs out, or delete it"
             ) from error
-        return _Found(sequence, value)
+        ttl = (message.headers or {}).get(Header.MSG_TTL.value, "").removesuffix("s")
+        return _Found(sequence, value, int(ttl) if ttl.isascii() and ttl.isdigit() else 0)
 
     async def _ensure_bucket(self) -> None:
         await ensure_bucket(self._js, self._bucket, self._replicas)

@@ -90,6 +90,40 @@ async def test_a_holder_that_falls_silent_is_followed_after_its_ttl(
         await asyncio.wait_for(first.keep(), DEADLINE_S)
 
 
+async def test_the_next_one_is_there_within_half_a_second_of_the_leases_end(
+    nc: Client, subjects: Subjects
+) -> None:
+    """The server looks only now and then for what ran out; who waits counts for itself."""
+    first, second = lease(nc, subjects, "first", 3), lease(nc, subjects, "second", 3)
+    await first.acquire()
+    async with background(first.keep()), background(second.acquire()) as waiting:
+        acquired = first._until
+        await until(lambda: first._until != acquired)
+        assert first._until is not None
+        written = first._until - 3 * 0.9
+
+        async def frozen() -> None:
+            await asyncio.Event().wait()
+
+        first._renew = frozen  # type: ignore[method-assign]
+        while not waiting.done():
+            assert not (first.valid_for() and second.valid_for())
+            await asyncio.sleep(0.005)
+        assert boot_clock() - written < 3.5
+
+
+async def test_a_lease_of_a_longer_ttl_than_ours_is_waited_for(
+    nc: Client, subjects: Subjects
+) -> None:
+    first, second = lease(nc, subjects, "first", 4), lease(nc, subjects, "second", 1)
+    await first.acquire()
+    async with background(second.acquire()) as waiting:
+        while first.valid_for():
+            assert not waiting.done()
+            await asyncio.sleep(0.01)
+        assert await within(waiting) < 1.0
+
+
 async def test_renewals_keep_it_beyond_its_ttl(nc: Client, subjects: Subjects) -> None:
     first = lease(nc, subjects, "first", ttl_s=1)
     await first.acquire()
