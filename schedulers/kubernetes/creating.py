@@ -4,14 +4,17 @@ What lives here: ``PodMaker``: the pod of an assignment, made once however often
 for. What may not: when to try again, what runs, and programs (``programs``).
 
 A request that was sent can't be called back: it goes on when nobody waits for it any more,
-and who stops its worker waits for it here first.
+and who stops its worker waits for it here first. One that was not sent yet is withdrawn.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+from msgspec import Struct
 
 from events.errors import Internal, Invalid
 from schedulers.kubernetes.client import (
@@ -38,6 +41,14 @@ DOUBT_S: Final = REQUEST_TIMEOUT_S + 5.0
 to give up after REQUEST_TIMEOUT_S."""
 
 
+class _Order(Struct, eq=False):
+    """A pod that is wanted. ``sent``: a request may be under way."""
+
+    assignment: Assignment
+    pod: asyncio.Future[Pod]
+    sent: bool = False
+
+
 class PodMaker:
     """``connected()`` gives the API, ``owner()`` whose end ends the pods."""
 
@@ -53,7 +64,9 @@ class PodMaker:
         self._template = template
         self._connected = connected
         self._owner = owner
-        self._under_way: dict[str, asyncio.Task[Pod]] = {}
+        self._orders: dict[str, _Order] = {}
+        self._queue: deque[_Order] = deque()
+        self._makers: set[asyncio.Task[None]] = set()
         self._doubtful: dict[str, float] = {}
         self._programs = programs
 
@@ -63,22 +76,36 @@ class PodMaker:
         Raises LaunchRefused with the server's reason, Unreachable.
         """
         worker_id = assignment.worker_id
-        task = self._under_way.get(worker_id)
-        if task is None:
-            task = asyncio.create_task(self._attempt(assignment), name=f"pod of {worker_id}")
-            self._under_way[worker_id] = task
-            task.add_done_callback(lambda done: self._done(worker_id, done))
-        return await asyncio.shield(task)
+        order = self._orders.get(worker_id)
+        if order is None:
+            order = _Order(assignment, asyncio.get_running_loop().create_future())
+            order.pod.add_done_callback(_looked_at)
+            self._orders[worker_id] = order
+            self._queue.append(order)
+            if len(self._makers) < self._config.requests_at_once:
+                maker = asyncio.create_task(self._work(), name="pods to be made")
+                self._makers.add(maker)
+                maker.add_done_callback(self._makers.discard)
+        return await asyncio.shield(order.pod)
+
+    def __len__(self) -> int:
+        """Pods that are wanted and not made yet."""
+        return len(self._orders)
 
     def makes(self, worker_id: str) -> bool:
-        """Whether a request for this worker's pod is under way."""
-        return worker_id in self._under_way
+        """Whether a request for this worker's pod is under way, or is to be."""
+        return worker_id in self._orders
 
     async def settled(self, worker_id: str) -> None:
-        """Waits for a request under way, whatever becomes of it."""
-        task = self._under_way.get(worker_id)
-        if task is not None:
-            await asyncio.wait({task})
+        """Waits for a request under way, whatever becomes of it; one to be is not made."""
+        order = self._orders.get(worker_id)
+        if order is None:
+            return
+        if order.sent:
+            await asyncio.wait({order.pod})
+        else:
+            del self._orders[worker_id]
+            order.pod.set_exception(Unreachable("it was stopped before its pod was asked for"))
 
     def may_appear(self, worker_id: str) -> bool:
         """Whether a pod that is not there may be created yet, by a request without answer."""
@@ -92,17 +119,32 @@ class PodMaker:
 
     async def close(self) -> None:
         """Gives up waiting for what is under way."""
-        tasks = list(self._under_way.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        makers = list(self._makers)
+        for maker in makers:
+            maker.cancel()
+        await asyncio.gather(*makers, return_exceptions=True)
+        for order in self._orders.values():
+            order.pod.cancel()
+        self._orders.clear()
+        self._queue.clear()
 
     # --- one attempt --------------------------------------------------------------------
 
-    def _done(self, worker_id: str, task: asyncio.Task[Pod]) -> None:
-        del self._under_way[worker_id]
-        if not task.cancelled():
-            task.exception()  # who waited for it may have left
+    async def _work(self) -> None:
+        """Makes pods one after the other, until there are none to be made."""
+        while self._queue:
+            order = self._queue.popleft()
+            if order.pod.done():
+                continue
+            order.sent = True
+            try:
+                pod = await self._attempt(order.assignment)
+            except Exception as error:  # noqa: BLE001  the edge: it is for who waits for the pod
+                self._orders.pop(order.assignment.worker_id, None)
+                order.pod.set_exception(error)
+            else:
+                self._orders.pop(order.assignment.worker_id, None)
+                order.pod.set_result(pod)
 
     async def _attempt(self, assignment: Assignment) -> Pod:
         try:
@@ -167,3 +209,9 @@ class PodMaker:
         if not same_worker(read_identity(meta.labels or {}, meta.annotations or {}), who):
             raise LaunchRefused(f"pod {name} is there already, and is not ours")
         return pod
+
+
+def _looked_at(pod: asyncio.Future[Pod]) -> None:
+    """Who waited for it may have left."""
+    if not pod.cancelled():
+        pod.exception()

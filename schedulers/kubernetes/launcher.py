@@ -90,6 +90,7 @@ class KubernetesLauncher:
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._listed_once = False
+        self._launching: set[str] = set()
         self.view = PodView(config.cluster, self._tell)
         self.programs = Programs(config, self.api, self.view.runs)
         self.maker = PodMaker(
@@ -159,6 +160,7 @@ class KubernetesLauncher:
         self._tracking.fence(assignment.incarnation, assignment.epoch)
         self._tracking.launched(assignment.worker_id)
         self._begin()
+        self._launching.add(assignment.worker_id)
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._launch(assignment)
@@ -171,6 +173,8 @@ class KubernetesLauncher:
             tracked = self.view.of(assignment.worker_id)
             waits = tracked.sight.reason if tracked else "the API server does not answer in time"
             raise Unreachable(waits) from error
+        finally:
+            self._launching.discard(assignment.worker_id)
 
     async def _launch(self, assignment: Assignment) -> LaunchAck:
         worker_id = assignment.worker_id
@@ -341,7 +345,10 @@ class KubernetesLauncher:
     def _on_change(self, pod: Pod) -> None:
         known = len(self.view)
         tracked = self.view.take(pod, _now())
-        if tracked is None or len(self.view) == known or self.maker.makes(tracked.who.worker_id):
+        if tracked is None or len(self.view) == known:
+            return
+        worker_id = tracked.who.worker_id
+        if worker_id in self._launching or self.maker.makes(worker_id):
             return
         if tracked.sight.state in (WorkerState.ASSIGNED, WorkerState.RUNNING):
             # Not made by us: by an earlier controller, or by a stranger.

@@ -52,7 +52,7 @@ class Pacer:
             wait_s = self._next_at - loop.time()
             if wait_s > 0:
                 self._waited("rate", wait_s)
-            await asyncio.sleep(max(0.0, wait_s))
+                await asyncio.sleep(wait_s)
             while (wait_s := self._not_before - loop.time()) > 0:
                 self._waited("server", wait_s)
                 await asyncio.sleep(wait_s)

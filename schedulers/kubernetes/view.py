@@ -36,9 +36,10 @@ _log = structlog.get_logger("slotbus.kubernetes")
 class Tracked(Struct, eq=False):
     """One worker's pod. ``since``: when it was first seen, of the loop's clock; ``there``:
     the object exists; ``verdict``: why we ended it ourselves; ``settled``: it runs, or it
-    never will; ``host``: the node that was told. ``deleting``: the grace of a deletion that is to be sent; ``due``: when its stop
-    is overdue; ``forced``: when it is removed without the kubelet. ``requests``: deletions
-    under way, whose answers tell what it means that the object ``vanished`` meanwhile."""
+    never will; ``host``: the node that was told. ``deleting``: the grace of a deletion that is
+    to be sent; ``due``: when its stop is overdue; ``forced``: when it is removed without the
+    kubelet. ``requests``: deletions under way, whose answers tell what it means that the
+    object ``vanished`` meanwhile."""
 
     who: Identity
     pod: Pod

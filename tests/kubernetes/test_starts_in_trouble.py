@@ -113,7 +113,7 @@ async def test_a_stopped_start_leaves_no_pods_behind(scene: Scene, kubelet: Kube
             await starting
         assert stopped.unconfirmed == []
         await kubelet.until(lambda pods: not pods)
-        await until(lambda: not launcher_of(scheduler).maker.makes("any"))
+        await until(lambda: len(launcher_of(scheduler).maker) == 0)
     assert await kubelet.pods() == []
 
 
