@@ -19,7 +19,8 @@ from nats.aio.msg import Msg
 from bench.material import busy_day
 from bench.measure import ROUNDS, Goal, Pair, Row, compare, cpu_seconds_of, seconds_of
 from bench.rig import linked, nats_server, scratch
-from events.collector import calm_collector
+from events.audit import Auditor
+from events.collector import calm_collector, paused_collector
 from events.facts import Record
 from events.filelog import FileLog
 from events.ids import START, Position
@@ -61,10 +62,13 @@ async def _file(path: Path, records: list[Record]) -> list[Row]:
 
     reads: list[Pair] = []
     folds: list[Pair] = []
+    audits: list[Pair] = []
     for _ in range(ROUNDS):
         floor = events / await cpu_seconds_of(bare)
         reads.append(Pair(events / await cpu_seconds_of(lambda: _drain(FileLog(path))), floor))
-        folds.append(Pair(events / await cpu_seconds_of(lambda: _fold(FileLog(path))), floor))
+        folded = await cpu_seconds_of(lambda: _fold(FileLog(path)))
+        folds.append(Pair(events / folded, floor))
+        audits.append(Pair(await cpu_seconds_of(lambda: _audit(FileLog(path))), folded))
     unit, against = "events a CPU second", "msgspec decoding the same lines"
     return [
         compare("file log read", reads, unit, against),
@@ -75,6 +79,7 @@ async def _file(path: Path, records: list[Record]) -> list[Row]:
             against,
             [Goal(500_000, at_least=True, of="value")],
         ),
+        compare("the same, audited", audits, "CPU s", "replayed without the auditor", [Goal(1.5)]),
     ]
 
 
@@ -87,6 +92,19 @@ async def _drain(log: EventLog) -> None:
 
 async def _fold(log: EventLog) -> None:
     await recall(log)
+    await log.close()
+
+
+async def _audit(log: EventLog) -> None:
+    """As a controller does beside its work."""
+    auditor = Auditor(snapshot_every=0)
+    position = START
+    with paused_collector():
+        async with contextlib.aclosing(log.read()) as batches:
+            async for records in batches:
+                for record in records:
+                    position = Position(position + 1)
+                    assert not auditor.observe(position, record)
     await log.close()
 
 

@@ -31,35 +31,32 @@ class Account(Struct, kw_only=True, gc=False):
 
 
 class RunAccount(Struct, kw_only=True, gc=False):
-    """One run. ``slots``: as asked; ``follows``: it began by itself; ``alive``: how many of its
-    workers are not gone. ``command_id``: until it is placed."""
+    """One run. ``slots``: as asked; ``launched``: those of the workers that came to run and that
+    nobody stopped; ``alive``: how many workers are not gone."""
 
     slots: int = 0
-    follows: bool = False
     command_id: str = ""
+    launched: int = 0
     alive: int = 0
     workers: list[Account] = field(default_factory=list)
 
     def live(self) -> list[Account]:
         return [worker for worker in self.workers if not worker.gone]
 
-    def launched_slots(self) -> int:
-        """Slots of the workers that came to run and that nobody stopped."""
-        return sum([w.slots for w in self.workers if w.ran and not w.unwanted])
-
 
 class Accounts:
-    """Takes fact after fact (``TAKES``). ``touched_nodes``: what the record in hand was about;
-    ``touched_jobs``: those of which it may have put two runs side by side."""
+    """Takes fact after fact (``TAKES``). ``touched_nodes``: what facts were about since somebody
+    cleared it; ``touched_jobs``: those of which they may have put two runs side by side."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.workers: dict[str, Account] = {}
-        self.seen: set[str] = set()
         self.pending: dict[str, datetime | None] = {}
         """Commands without an outcome, and when it is due."""
         self.done: set[str] = set()
         self.run_by_command: dict[str, tuple[str, int]] = {}
+        self.followers: set[tuple[str, int]] = set()
+        """Runs that began by themselves."""
         self.touched_nodes: set[str] = set()
         self.touched_jobs: set[str] = set()
         self._registered: dict[str, int] = {}
@@ -69,10 +66,8 @@ class Accounts:
         self._by_node: dict[str, dict[str, Account]] = {}
         """The live workers of each node."""
         self._runs: dict[str, dict[int, RunAccount]] = {}
-
-    def begin_record(self) -> None:
-        self.touched_nodes.clear()
-        self.touched_jobs.clear()
+        self._forgotten: set[str] = set()
+        """Workers of runs that were forgotten."""
 
     # --- reading ------------------------------------------------------------------------
 
@@ -80,6 +75,10 @@ class Accounts:
         """Registered slots minus those of live workers; never below 0."""
         free = self._registered.get(node_id, 0) - self._held.get(node_id, 0)
         return free if free > 0 else 0
+
+    def knew(self, worker_id: str) -> bool:
+        """Whether it was assigned before, perhaps long ago."""
+        return worker_id in self.workers or worker_id in self._forgotten
 
     def answers(self, node_id: str) -> bool:
         return node_id in self._registered and node_id not in self._expired
@@ -142,35 +141,40 @@ class Accounts:
         self.touched_jobs.update(w.job_id for w in self._by_node.get(node_id, {}).values())
 
     def _run_created(self, fact: f.RunCreated) -> None:
+        if fact.restart_of is not None:
+            self.followers.add((fact.job_id, fact.run_id))
         if fact.command_id:
             self.run_by_command[fact.command_id] = (fact.job_id, fact.run_id)
-        self._runs.setdefault(fact.job_id, {})[fact.run_id] = RunAccount(
-            slots=fact.slots, follows=fact.restart_of is not None, command_id=fact.command_id
-        )
+        runs = self._runs.setdefault(fact.job_id, {})
+        runs[fact.run_id] = RunAccount(slots=fact.slots, command_id=fact.command_id)
 
     def _run_placed(self, fact: f.RunPlaced) -> None:
-        run = self.run(fact.job_id, fact.run_id)
-        if fact.due is not None and run.command_id in self.pending:
-            self.pending[run.command_id] = fact.due
-        run.command_id = ""
+        if fact.due is None:
+            return
+        command_id = self.run(fact.job_id, fact.run_id).command_id
+        if command_id in self.pending:
+            self.pending[command_id] = fact.due
 
     def _run_forgotten(self, fact: f.RunForgotten) -> None:
-        self._forget(self._runs.get(fact.job_id, {}).pop(fact.run_id, None))
+        run = self._runs.get(fact.job_id, {}).pop(fact.run_id, None)
+        if run is not None:
+            self._forget(fact.job_id, fact.run_id, run)
 
     def _job_forgotten(self, fact: f.JobForgotten) -> None:
-        for run in self._runs.pop(fact.job_id, {}).values():
-            self._forget(run)
+        for run_id, run in self._runs.pop(fact.job_id, {}).items():
+            self._forget(fact.job_id, run_id, run)
 
-    def _forget(self, run: RunAccount | None) -> None:
-        for worker in run.workers if run else ():
+    def _forget(self, job_id: str, run_id: int, run: RunAccount) -> None:
+        self.followers.discard((job_id, run_id))
+        for worker in run.workers:
             self.workers.pop(worker.worker_id, None)
+            self._forgotten.add(worker.worker_id)
 
     def _worker_assigned(self, fact: f.WorkerAssigned) -> None:
         worker_id, job_id, run_id, node_id = fact.worker_id, fact.job_id, fact.run_id, fact.node_id
         worker = Account(
             worker_id=worker_id, job_id=job_id, run_id=run_id, node_id=node_id, slots=fact.slots
         )
-        self.seen.add(worker_id)
         self.workers[worker_id] = worker
         runs = self._runs.setdefault(job_id, {})
         run = runs.get(run_id)
@@ -191,13 +195,22 @@ class Accounts:
         self.touched_nodes.add(worker.node_id)
         return worker
 
+    def _count(self, worker: Account, *, ran: bool, unwanted: bool) -> None:
+        """Notes whether it counts among its run's launched."""
+        counts, counted = ran and not unwanted, worker.ran and not worker.unwanted
+        worker.ran, worker.unwanted = ran, unwanted
+        if counts is not counted:
+            run = self.run(worker.job_id, worker.run_id)
+            run.launched += worker.slots if counts else -worker.slots
+
     def _worker_launched(self, fact: f.WorkerLaunched) -> None:
         if worker := self._worker(fact.worker_id):
-            worker.ran = True
+            self._count(worker, ran=True, unwanted=worker.unwanted)
 
     def _worker_stopping(self, fact: f.WorkerStopping) -> None:
         if worker := self._worker(fact.worker_id):
-            worker.unwanted, worker.serving = True, False
+            self._count(worker, ran=worker.ran, unwanted=True)
+            worker.serving = False
 
     def _worker_lost(self, fact: f.WorkerLost) -> None:
         if worker := self._worker(fact.worker_id):
@@ -205,12 +218,14 @@ class Accounts:
 
     def _worker_returned(self, fact: f.WorkerReturned) -> None:
         if worker := self._worker(fact.worker_id):
-            worker.ran = worker.serving = True
+            self._count(worker, ran=True, unwanted=worker.unwanted)
+            worker.serving = True
             self.touched_jobs.add(worker.job_id)
 
     def _worker_ended(self, fact: f.WorkerEnded) -> None:
         if worker := self._worker(fact.worker_id):
-            worker.ran, worker.serving, worker.gone = fact.launched, False, True
+            self._count(worker, ran=fact.launched, unwanted=worker.unwanted)
+            worker.serving, worker.gone = False, True
             del self._by_node[worker.node_id][worker.worker_id]
             self._held[worker.node_id] -= worker.slots
             self.run(worker.job_id, worker.run_id).alive -= 1

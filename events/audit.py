@@ -79,16 +79,18 @@ class Auditor:
         if position != before + 1:
             self._broken(4, f"record {position} follows record {before}: some are missing")
         accounts = self._accounts
-        accounts.begin_record()
         for fact in record.events:
             check, take = _STEPS[type(fact)]
             if check is not None:
                 check(self, fact)
             if take is not None:
                 take(accounts, fact)
-        self._check_epoch(record)
+        if record.epoch != accounts.epoch:
+            text = f"written under epoch {record.epoch} while {accounts.epoch} leads"
+            self._broken(5, text, epoch=str(record.epoch))
         self._fold(record)
-        self._check_free()
+        if accounts.touched_nodes:
+            self._check_free()
         if accounts.touched_jobs:
             self._check_runs()
         return self._found
@@ -113,23 +115,21 @@ class Auditor:
             text = f"epoch {fact.epoch} follows epoch {self._accounts.epoch}"
             self._broken(5, text, epoch=str(fact.epoch))
 
-    def _check_epoch(self, record: f.Record) -> None:
-        if record.epoch != self._accounts.epoch:
-            text = f"written under epoch {record.epoch} while {self._accounts.epoch} leads"
-            self._broken(5, text, epoch=str(record.epoch))
-
     def _check_assigned(self, fact: f.WorkerAssigned) -> None:
         free = self._accounts.free(fact.node_id)
+        again = self._accounts.knew(fact.worker_id)
+        if fact.slots <= free and not again:
+            return
         who = {"worker_id": fact.worker_id, "node_id": fact.node_id}
         if fact.slots > free:
             text = f"worker {fact.worker_id} takes {fact.slots} slots of node {fact.node_id}"
             self._broken(1, f"{text}, which has {free} free", **who)
-        if fact.worker_id in self._accounts.seen:
+        if again:
             self._broken(2, f"worker id {fact.worker_id} is assigned a second time", **who)
 
     def _check_alone(self, fact: f.RunPlaced) -> None:
         """What begins by itself begins when every older copy is gone."""
-        if not self._accounts.run(fact.job_id, fact.run_id).follows:
+        if (fact.job_id, fact.run_id) not in self._accounts.followers:
             return
         for worker in self._accounts.beside(fact.job_id, fact.run_id):
             text = (
@@ -190,27 +190,28 @@ class Auditor:
 
     def _check_complete(self, job_id: str, run_id: int) -> None:
         run = self._accounts.run(job_id, run_id)
-        launched = run.launched_slots()
-        if launched != run.slots:
-            slots = f"{launched} of {run.slots} slots"
+        if run.launched != run.slots:
+            slots = f"{run.launched} of {run.slots} slots"
             text = f"run {run_id} of job {job_id} is said to run with {slots}"
             self._broken(6, text, job_id=job_id, run_id=str(run_id))
 
     def _check_free(self) -> None:
-        if not self._foldable:
-            return
-        for node_id in sorted(self._accounts.touched_nodes):
+        touched = self._accounts.touched_nodes
+        for node_id in sorted(touched) if self._foldable else ():
             ours, theirs = self._accounts.free(node_id), self.ledger.free_slots(node_id)
             if ours != theirs:
                 text = f"node {node_id} has {ours} free slots, the ledger says {theirs}"
                 self._broken(1, text, node_id=node_id)
+        touched.clear()
 
     def _check_runs(self) -> None:
-        for job_id in sorted(self._accounts.touched_jobs):
+        touched = self._accounts.touched_jobs
+        for job_id in sorted(touched):
             runs = self._accounts.side_by_side(job_id)
             if len(runs) > 1:
                 text = f"job {job_id} has live workers of runs {runs} on nodes that answer"
                 self._broken(2, text, job_id=job_id)
+        touched.clear()
 
     # --- law 4 --------------------------------------------------------------------------
 
