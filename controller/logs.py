@@ -14,6 +14,8 @@ from typing import Final, Literal, TextIO
 import structlog
 from structlog.typing import Processor
 
+from controller.colours import shows_colours
+
 LogFormat = Literal["auto", "json", "console"]
 
 _QUIET: Final = {"aiohttp.access": logging.WARNING, "asyncio": logging.WARNING}
@@ -66,8 +68,8 @@ def setup_logging(
 
 
 def _renderers(log_format: LogFormat, out: TextIO) -> list[Processor]:
-    terminal = out.isatty()
-    if log_format == "console" or (log_format == "auto" and terminal):
+    if log_format == "console" or (log_format == "auto" and out.isatty()):
         plain = structlog.dev.plain_traceback  # the other one shows locals, secrets among them
-        return [structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)]
+        colours = shows_colours(out)
+        return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain)]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]

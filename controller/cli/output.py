@@ -3,18 +3,19 @@
 What lives here: the look of answers. What may not: asking for them.
 
 On a terminal rich draws (and respects NO_COLOR); into a pipe go plain columns, which no
-width cuts off. Text from elsewhere never reaches the terminal with control characters.
+width cuts off, and colours only where FORCE_COLOR asks for them. Text from elsewhere never
+reaches the terminal with control characters.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
+from controller.colours import shows_colours
 from events.errors import Fact, SlotbusError
 from events.messages import (
     JobRow,
@@ -71,8 +72,15 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         return
     widths = [max(len(row[at]) for row in [list(heads), *cells]) for at in range(len(heads))]
     for row in [list(heads), *cells]:
-        line = GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        write(line.rstrip())
+        write(_plain_row(row, widths))
+
+
+def _plain_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Columns without spaces at the line's end."""
+    last = max((at for at, cell in enumerate(cells) if cell), default=0)
+    padded = zip(cells[:last], widths, strict=False)
+    parts = [coloured(cell, _level(cell)) + " " * (width - len(cell)) for cell, width in padded]
+    return GAP.join([*parts, coloured(cells[last], _level(cells[last]))])
 
 
 def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -85,7 +93,7 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         last = at == len(heads) - 1
         drawn.add_column(head, no_wrap=not last, overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        drawn.add_row(*(Text(cell, style=_STYLES.get(_level(cell), "")) for cell in row))
     Console(width=max(Console().width, _least_width(heads, rows))).print(drawn)
 
 
@@ -95,21 +103,19 @@ def _least_width(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return sum(widths[:-1]) + min(widths[-1], LAST_COLUMN) + len(GAP) * len(heads)
 
 
-def _style(cell: str) -> str:
-    return "green" if cell in _GOOD else "red" if cell in _BAD else ""
+def _level(cell: str) -> str:
+    return "ok" if cell in _GOOD else "bad" if cell in _BAD else ""
 
 
+_STYLES: Final = {"ok": "green", "bad": "red"}
 _COLOURS: Final = {"ok": 32, "note": 36, "unknown": 36, "warning": 33, "bad": 31}
 
 
 def coloured(text: str, level: str) -> str:
-    """The text in the colour of a level, where standard output shows colours and NO_COLOR
-    does not forbid it."""
+    """The text in the colour of a level, where standard output shows colours."""
     code = _COLOURS.get(level)
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if code is None or plain or not sys.stdout.isatty():
-        return text
-    return f"\x1b[{code}m{text}\x1b[0m"
+    shown = code is not None and shows_colours(sys.stdout)
+    return f"\x1b[{code}m{text}\x1b[0m" if shown else text
 
 
 def local_time(when: datetime) -> str:

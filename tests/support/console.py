@@ -71,7 +71,8 @@ class Console:
         runtime = folder / "run"
         for path in (self.cwd, runtime):
             path.mkdir(parents=True, exist_ok=True)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLOTBUS_", "NATS_"))}
+        not_ours = ("SLOTBUS_", "NATS_", "NO_COLOR", "FORCE_COLOR")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(not_ours)}
         self.environ = {
             **kept,
             "HOME": str(folder),
