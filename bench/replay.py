@@ -26,6 +26,7 @@ from events.filelog import FileLog
 from events.ids import START, Position
 from events.jetstream import JetStreamLog
 from events.jetstream_api import Deadline, JetStreamApi
+from events.ledger import Ledger
 from events.log import EventLog
 from events.recall import recall
 from events.subjects import Subjects
@@ -90,12 +91,13 @@ async def _drain(log: EventLog) -> None:
     await log.close()
 
 
-async def _fold(log: EventLog) -> None:
-    await recall(log)
+async def _fold(log: EventLog) -> Ledger:
+    recalled = await recall(log)
     await log.close()
+    return recalled.ledger
 
 
-async def _audit(log: EventLog) -> None:
+async def _audit(log: EventLog) -> Auditor:
     """As a controller does beside its work."""
     auditor = Auditor(snapshot_every=0)
     position = START
@@ -106,6 +108,7 @@ async def _audit(log: EventLog) -> None:
                     position = Position(position + 1)
                     assert not auditor.observe(position, record)
     await log.close()
+    return auditor
 
 
 async def _stream(nc: Client, root: str, records: list[Record], together: int) -> Row:
