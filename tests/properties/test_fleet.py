@@ -6,6 +6,8 @@ all is quiet at last, nothing may be owed and the accounts must be the process t
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,6 +25,17 @@ indexes = st.integers(0, 20)
 jobs = st.sampled_from(["a", "b"])
 oldest_or_any = st.just(0) | indexes
 seldom = st.sampled_from([False, False, False, True])
+leases = st.sampled_from([None, 5.0, 25.0, 40.0])
+policies = st.fixed_dictionaries(
+    {},
+    optional={
+        "on_failure": st.just("restart"),
+        "on_lost": st.just("restart"),
+        "on_drain": st.sampled_from(["move", "stop"]),
+        "on_shortage": st.just("wait"),
+        "priority": st.sampled_from([0, 5]),
+    },
+)
 mostly = st.sampled_from([True, True, True, False])
 
 
@@ -41,9 +54,17 @@ class FleetMachine(RuleBasedStateMachine):
 
     # --- people ---
 
-    @rule(job_id=jobs, slots=st.integers(1, 7), spread=st.sampled_from(["pack", "even"]))
-    def start(self, job_id: str, slots: int, spread: str) -> None:
-        self.fleet.start(job_id, slots, spread)
+    @rule(
+        job_id=jobs,
+        slots=st.integers(1, 7),
+        spread=st.sampled_from(["pack", "even"]),
+        lease_s=leases,
+        how=policies,
+    )
+    def start(
+        self, job_id: str, slots: int, spread: str, lease_s: float | None, how: dict[str, Any]
+    ) -> None:
+        self.fleet.start(job_id, slots, spread, lease_s, **how)
 
     @rule(job_id=jobs, force=st.booleans())
     def stop(self, job_id: str, force: bool) -> None:
@@ -56,6 +77,14 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(index=indexes, on=seldom)
     def cordon(self, index: int, on: bool) -> None:
         self.fleet.cordon(self.at(index), on=on)
+
+    @rule(index=indexes, force=seldom)
+    def drain(self, index: int, force: bool) -> None:
+        self.fleet.drain(self.at(index), force=force)
+
+    @rule(index=indexes)
+    def confirm_dead(self, index: int) -> None:
+        self.fleet.confirm_dead(self.at(index))
 
     # --- the leader ---
 

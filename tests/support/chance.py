@@ -16,7 +16,7 @@ from tests.support.fleet import Fleet
 from tests.support.machines import Machine
 
 FLEETS = [(4, 4), (3, 5, 2), (6,)]
-LENGTHS = [20, 60, 150]
+LENGTHS = [20, 60, 150, 300]
 CHAOS = [0.1, 0.3, 1.0]
 
 
@@ -53,14 +53,16 @@ class Chance:
     def _good(self) -> list[Step]:
         fleet, chance, pick = self.fleet, self._chance, self._index
         return [
-            Step(3, lambda: fleet.start(self._job(), self._random.randint(1, 5), self._spread())),
+            Step(3, self._start),
             Step(1, lambda: fleet.stop(self._job(), force=chance(0.5))),
             Step(3, lambda: fleet.pass_time(self._random.choice([0.5, 1.0, 3.0, 7.0, 12.0]))),
             Step(12, lambda: fleet.deliver_order(pick(), again=chance(0.15 * self._chaos))),
             Step(12, lambda: fleet.deliver_answer(pick())),
             Step(14, self._deliver),
             Step(9, lambda: fleet.speak(self._machine(), listed=chance(0.7))),
-            Step(3, lambda: fleet.end(pick(), self._random.choice([0, 0, 1]))),
+            Step(3, lambda: fleet.end(pick(), self._random.choice([0, 1, 1]))),
+            Step(0.6, lambda: fleet.drain(self._machine(), force=chance(0.3))),
+            Step(0.3, lambda: fleet.cordon(self._machine(), on=False)),
             Step(3, self._mend),
         ]
 
@@ -69,6 +71,7 @@ class Chance:
         often: list[tuple[float, Callable[[], None]]] = [
             (0.5, lambda: fleet.repeat(pick())),
             (0.7, lambda: fleet.cordon(self._machine(), on=chance(0.3))),
+            (0.3, lambda: fleet.confirm_dead(self._machine())),
             (1.0, fleet.take_over),
             (0.5, fleet.grace),
             (4.0, lambda: fleet.retry(pick())),
@@ -83,6 +86,20 @@ class Chance:
             (1.5, self._refuse_next),
         ]
         return [Step(weight * self._chaos, take) for weight, take in often]
+
+    def _start(self) -> None:
+        pick = self._random.choice
+        self.fleet.start(
+            self._job(),
+            self._random.randint(1, 5),
+            pick(["pack", "even"]),
+            pick([None, 5.0, 25.0, 40.0]),
+            on_failure=pick(["report", "restart"]),
+            on_lost=pick(["report", "restart"]),
+            on_drain=pick([None, "move", "stop"]),
+            on_shortage=pick(["fail", "wait"]),
+            priority=pick([0, 0, 0, 5]),
+        )
 
     def _deliver(self) -> None:
         again, answered = self._chance(0.1 * self._chaos), self._chance(1 - 0.1 * self._chaos)
@@ -104,9 +121,6 @@ class Chance:
 
     def _job(self) -> str:
         return self._random.choice("ab")
-
-    def _spread(self) -> str:
-        return self._random.choice(["pack", "even"])
 
     def _index(self) -> int:
         """Mostly the oldest."""

@@ -7,12 +7,17 @@ what must hold when all is quiet. What may not: choosing the steps, asyncio.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
 
 from events.errors import SlotbusError
-from events.facts import CommandDone, WorkerStopping
+from events.facts import CommandDone, NodeReturned, WorkerStopping
 from events.messages import (
+    ConfirmDeadReq,
     CordonReq,
+    DrainReq,
     FinishedReply,
     HeartbeatReply,
     RegisterReply,
@@ -20,7 +25,8 @@ from events.messages import (
     StopWorkersReq,
     UncordonReq,
 )
-from events.states import RunState, WorkerState
+from events.policies import Restarting
+from events.states import NodeState, RunState, WorkerState
 from schedulers.decide import Draft, Rules, next_due
 from schedulers.decide.messages import (
     Effect,
@@ -45,9 +51,17 @@ RULES = Rules(
     remembered_commands=6,
     remembered_runs=2,
     remembered_jobs=2,
+    restart=Restarting(first_s=1.0, longest_s=8.0, limit=2, window_s=200.0, quiet_s=25.0),
 )
 QUIET_ROUNDS = 60
 ROUND_S = 3.0
+
+
+class Said(Struct, frozen=True):
+    """What a node said, and when: its leases count from there, if it is answered."""
+
+    message: NodeTraffic
+    sent_at: datetime
 
 
 class Fleet:
@@ -55,8 +69,8 @@ class Fleet:
 
     def __init__(self, *slots: int) -> None:
         self.story = Story(RULES)
-        self.machines = [Machine(f"n{i}", s) for i, s in enumerate(slots, start=1)]
-        self.outboxes: dict[str, list[NodeTraffic]] = {m.node_id: [] for m in self.machines}
+        self.machines = [Machine(f"n{i}", s, self.story.now) for i, s in enumerate(slots, start=1)]
+        self.outboxes: dict[str, list[Said]] = {m.node_id: [] for m in self.machines}
         self.orders: list[Order] = []
         self.answers: list[Answer] = []
         self.underway: dict[str, Effect] = {}
@@ -65,13 +79,22 @@ class Fleet:
 
     # --- people -------------------------------------------------------------------------
 
-    def start(self, job_id: str, slots: int, spread: str = "pack") -> None:
+    def start(
+        self,
+        job_id: str,
+        slots: int,
+        spread: str = "pack",
+        lease_s: float | None = None,
+        **how: Any,
+    ) -> None:
+        """``how``: the policy, and what happens where slots are missing."""
         self._command(
             StartPipelineReq(
                 job_id=job_id,
                 slots=slots,
                 command_id=self._command_id(),
-                scheduler_config=config(spread=spread),
+                scheduler_config=config(spread=spread, stop_after_s=lease_s),
+                **how,
             )
         )
 
@@ -86,6 +109,15 @@ class Fleet:
     def cordon(self, machine: Machine, *, on: bool) -> None:
         self._tell((CordonReq if on else UncordonReq)(node_id=machine.node_id))
 
+    def drain(self, machine: Machine, *, force: bool = False, deadline_s: float = 40.0) -> None:
+        self._tell(DrainReq(node_id=machine.node_id, force=force, deadline_s=deadline_s))
+
+    def confirm_dead(self, machine: Machine) -> None:
+        """Somebody pulls the plug, and says so; a node that has not expired is refused."""
+        machine.up = False
+        machine.reboot(wiped=False)
+        self._tell(ConfirmDeadReq(node_id=machine.node_id))
+
     # --- the leader and its dispatcher --------------------------------------------------
 
     def take_over(self) -> None:
@@ -98,6 +130,8 @@ class Fleet:
 
     def pass_time(self, seconds: float) -> None:
         self.story.now += timedelta(seconds=seconds)
+        for machine in self.machines:
+            machine.pass_time(self.story.now)
         due = next_due(self.story.ledger, self.story.pulse)
         if due is not None and due < self.story.now:
             self._tell(Tick())
@@ -169,12 +203,12 @@ class Fleet:
         box = self.outboxes[machine.node_id]
         if not box or not machine.up:
             return
-        message = box.pop(0)
+        said = box.pop(0)
         if again:
-            box.append(message)
-        draft = self._tell(message)
+            box.append(said)
+        draft = self._tell(said.message)
         if answered and draft.answer is not None:
-            _hear(machine, message, draft.answer)
+            _hear(machine, said, draft.answer)
 
     def lose(self, machine: Machine) -> None:
         if self.outboxes[machine.node_id]:
@@ -185,14 +219,13 @@ class Fleet:
     def speak(self, machine: Machine, *, listed: bool = True) -> None:
         """The agent registers, or beats; and reports the ends that wait."""
         box = self.outboxes[machine.node_id]
-        box.append(
-            machine.heartbeat() if machine.registered else machine.registration(listed=listed)
-        )
+        beat = machine.heartbeat() if machine.registered else machine.registration(listed=listed)
+        box.append(Said(beat, machine.now))
         if machine.registered:
             for process in machine.ended():
                 report = machine.report(process)
-                if report not in box:
-                    box.append(report)
+                if report not in [said.message for said in box]:
+                    box.append(Said(report, machine.now))
 
     def silence(self, machine: Machine) -> None:
         """A node is cut off until it has expired, while the others go on beating."""
@@ -225,8 +258,18 @@ class Fleet:
         for job in self.story.ledger.jobs.values():
             for run in job.runs:
                 assert sum(workers[w].slots for w in run.workers if workers[w].serves) <= run.slots
+        self._check_alone()
         homes = [worker_id for machine in self.machines for worker_id in machine.spawned]
         assert len(homes) == len(set(homes)), "a worker id was spawned on two machines"
+
+    def _check_alone(self) -> None:
+        """What began by itself has no older copy of its job beside it, wherever that is."""
+        alive: dict[str, set[int]] = {}
+        for _, process in self.processes():
+            alive.setdefault(process.job_id, set()).add(process.run_id)
+        for job_id, runs in alive.items():
+            newest = self.story.ledger.jobs[job_id].run(max(runs))
+            assert newest.restart_of is None or len(runs) == 1, f"{job_id}: {runs} live"
 
     def settle(self) -> None:
         """Everything gets through, and enough time passes for every deadline."""
@@ -252,21 +295,30 @@ class Fleet:
     def check_settled(self) -> None:
         """When all is quiet: nothing is owed, and the accounts are the process table."""
         ledger = self.story.ledger
-        assert not ledger.pending, f"no outcome: {sorted(ledger.pending)}"
+        in_line = [ledger.jobs[place[2]].run(place[3]) for place in ledger.waiting]
+        owed = ledger.pending.keys() - {run.command_id for run in in_line}
+        assert not owed, f"no outcome: {sorted(owed)}"
+        for run in in_line[:1]:  # with no selectors the first keeps all from the others
+            assert run.not_before is None
+            assert ledger.capacity.free < run.slots or ledger.capacity.registered < run.slots
+        assert not ledger.draining
+        assert not ledger.moving
+        assert not ledger.leases
         alive = {process.worker_id for _, process in self.processes()}
         live = {worker.worker_id for worker in ledger.workers.values() if not worker.gone}
         assert alive == live, f"only processes: {alive - live}, only in the ledger: {live - alive}"
         for machine in self.machines:
             node = ledger.nodes[machine.node_id]
-            assert not node.expired
+            assert node.state in (NodeState.READY, NodeState.CORDONED)
             used = sum(process.slots for process in machine.alive())
             assert ledger.free_slots(machine.node_id) == machine.slots - used
         runs = {(process.job_id, process.run_id) for _, process in self.processes()}
         assert len({job_id for job_id, _ in runs}) == len(runs), f"two runs of a job: {runs}"
         for job in ledger.jobs.values():
             for run in job.runs:
-                assert run.ended or run.state == "running", f"run {run.run_id} is {run.state}"
-                assert run.ended == ((job.job_id, run.run_id) not in runs)
+                waits = run.state is RunState.WAITING
+                assert run.ended or waits or run.state is RunState.RUNNING, run
+                assert (run.ended or waits) == ((job.job_id, run.run_id) not in runs)
         self.story.check()
 
     def processes(self) -> Iterator[tuple[Machine, Process]]:
@@ -290,12 +342,19 @@ class Fleet:
     def _tell(self, message: Inbound) -> Draft:
         draft = self.story.tell(message)
         for fact in draft.events:
+            if isinstance(fact, NodeReturned):
+                self._nothing_stays_on_its_way(fact.node_id)
             if isinstance(fact, CommandDone) and not fact.ok:
                 self._check_failed(fact)
             if isinstance(fact, WorkerStopping):
                 self._check_stopping(fact)
         self._carry_out(draft)
         return draft
+
+    def _nothing_stays_on_its_way(self, node_id: str) -> None:
+        """What NATS was given for a node before its silence has reached it or is lost by the
+        time it is heard again: a connection keeps its order, and nothing is stored."""
+        self.orders = [order for order in self.orders if node_of(order.effect) != node_id]
 
     def _check_failed(self, fact: CommandDone) -> None:
         """Law 6 in the process table: what a failed start leaves behind."""
@@ -339,16 +398,20 @@ def _pick(keys: list[str], index: int) -> str | None:
     return keys[index % len(keys)] if keys else None
 
 
-def _hear(machine: Machine, message: NodeTraffic, answer: object) -> None:
+def _hear(machine: Machine, said: Said, answer: object) -> None:
     """What an agent makes of the answer to what it said."""
+    message = said.message
     incarnation = getattr(message, "incarnation", machine.incarnation)
     if incarnation != machine.incarnation:
         return
     match answer:
         case RegisterReply(epoch=epoch):
-            machine.registered = machine.hear(epoch) or machine.registered
+            if machine.hear(epoch):
+                machine.registered = True
+                machine.renew(said.sent_at)
         case HeartbeatReply(epoch=epoch):
-            machine.hear(epoch)
+            if machine.hear(epoch):
+                machine.renew(said.sent_at)
         case FinishedReply(epoch=epoch):
             if machine.hear(epoch):
                 machine.acknowledge(getattr(message, "worker_id", ""))

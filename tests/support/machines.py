@@ -7,6 +7,8 @@ may not: the leader, the network between them.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from msgspec import Struct
 
 from events.ledger import live_digest
@@ -19,6 +21,7 @@ from events.messages import (
     Stamp,
     WorkerFinishedReq,
 )
+from events.policies import LEASE_GRACE_S
 from events.states import WorkerState
 from schedulers.launcher import Assignment, LaunchAck, StopOrder
 
@@ -39,7 +42,8 @@ Reply = LaunchAck | AgentStopReply | InventoryReply | Fenced | Refused
 
 
 class Process(Struct):
-    """``state`` as in an inventory; an ended one is kept until its end is acknowledged."""
+    """``state`` as in an inventory; an ended one is kept until its end is acknowledged.
+    ``stop_after_s``: its lease."""
 
     worker_id: str
     job_id: str
@@ -49,6 +53,7 @@ class Process(Struct):
     state: WorkerState = WorkerState.RUNNING
     exit_code: int | None = None
     signal: int | None = None
+    stop_after_s: float | None = None
 
     @property
     def alive(self) -> bool:
@@ -68,10 +73,12 @@ class Process(Struct):
 
 
 class Machine:
-    """``up``: its messages and orders get through. ``refuse_next``: its next spawn fails."""
+    """``up``: its messages and orders get through. ``refuse_next``: its next spawn fails.
+    ``now``: its clock, which its supervisor counts leases by."""
 
-    def __init__(self, node_id: str, slots: int) -> None:
+    def __init__(self, node_id: str, slots: int, now: datetime) -> None:
         self.node_id = node_id
+        self.now = self.renewed_at = now
         self.slots = slots
         self.up = True
         self.registered = False
@@ -101,6 +108,22 @@ class Machine:
         for process in self.alive():
             process.state = WorkerState.LOST
         self.restart()
+
+    def pass_time(self, now: datetime) -> None:
+        """Processes whose leases are over are gone at the latest moment that is allowed."""
+        self.now = now
+        for process in self.alive():
+            if self._lease_over(process.stop_after_s, LEASE_GRACE_S):
+                process.state, process.signal = WorkerState.LOST, 9
+
+    def renew(self, sent_at: datetime) -> None:
+        """A leader answered what was sent then."""
+        self.renewed_at = max(self.renewed_at, sent_at)
+
+    def _lease_over(self, stop_after_s: float | None, grace_s: float = 0.0) -> bool:
+        if stop_after_s is None:
+            return False
+        return self.now - self.renewed_at > timedelta(seconds=stop_after_s + grace_s)
 
     def alive(self) -> list[Process]:
         return [process for process in self.processes.values() if process.alive]
@@ -180,6 +203,9 @@ class Machine:
             return Refused("it was stopped or ended")
         if order.worker_id in self._tombstones:
             return Refused("a tombstone stands for it")
+        if self._lease_over(order.stop_after_s):
+            self._tombstones[order.worker_id] = False
+            return Refused("its lease would be over already")
         busy = sum(process.slots for process in self.alive())
         if self.refuse_next or busy + order.slots > self.slots:
             self.refuse_next = False
@@ -187,7 +213,12 @@ class Machine:
             return Refused("no such program, or no room")
         self.spawned.add(order.worker_id)
         self.processes[order.worker_id] = Process(
-            order.worker_id, order.job_id, order.run_id, order.slots, order.stamp
+            order.worker_id,
+            order.job_id,
+            order.run_id,
+            order.slots,
+            order.stamp,
+            stop_after_s=order.stop_after_s,
         )
         return LaunchAck(seq=self._next_seq())
 
