@@ -27,6 +27,7 @@ from controller.metrics import Metrics, TimedLog
 from controller.queue import QueueReader
 from controller.racing import end_all
 from controller.recorder import FileRecorder
+from controller.tap import InboxTap
 from controller.retention import Keeping, Retention
 from controller.snapshotting import Snapshotter
 from controller.standby import Standby, Twins
@@ -45,6 +46,7 @@ from events.subjects import Subjects
 from schedulers.backoff import Backoff
 from schedulers.engine import Engine, EngineSettings
 from schedulers.process import ProcessLauncher
+from schedulers.recorders import Recorders
 
 PROJECTION_GRACE_S: Final = 2.0
 """How long an orderly end waits for the event subjects; the next leader goes on anyway."""
@@ -99,11 +101,22 @@ class Leadership:
         self._snapshots: Snapshotter | None = None
         self.engine.fold_by(self._fold)
         self.engine.observe(self._offer)
+        self._tap = InboxTap(
+            nc,
+            subjects,
+            mask=config.record_mask,
+            version=version,
+            may_answer=lambda: lease.valid_for() > 0,
+            poke=self.engine.offer,
+            stats=metrics.recording,
+        )
         self._recorder: FileRecorder | None = None
         settings = config.recording()
-        if settings is not None:
+        if settings is None:
+            self.engine.record(self._tap)
+        else:
             self._recorder = FileRecorder(settings, version=version, stats=metrics.recording)
-            self.engine.record(self._recorder)
+            self.engine.record(Recorders(self._recorder, self._tap))
         self._projection: EventProjection | None = None
         self._inbox: NatsInbox | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,6 +128,7 @@ class Leadership:
             self._aside("recording", self._recorder.run)
         await self.engine.start()
         self._lease.set_epoch(self.engine.epoch)
+        self._aside("tap", self._tap.run)
         self._metrics.lead(self.engine)
         # No await from the ledger to the observer: no record falls in between.
         self._projection = EventProjection(
@@ -149,6 +163,7 @@ class Leadership:
             latency=self._metrics.command_took,
             version=self._version,
         )
+        await self._tap.open(self.engine.epoch)
         await self._inbox.open()
         queue = QueueReader(
             self._nc,
@@ -194,6 +209,7 @@ class Leadership:
         await self.engine.close()
         if self._recorder is not None:
             await self._recorder.close()
+        await self._tap.close()
         await self.engine.backend.launcher.close()
         await self._log.close()
 

@@ -72,12 +72,16 @@ class Made(Struct, frozen=True):
 
 
 class RecordBuffer:
-    """Implements ``schedulers.recording.Recorder`` up to where lines are taken from it."""
+    """Implements ``schedulers.recording.Recorder`` up to where lines are taken from it.
+    ``too_slow``: why there is no room, if ever."""
 
-    def __init__(self, limit_bytes: int, stats: RecordStats) -> None:
+    def __init__(
+        self, limit_bytes: int, stats: RecordStats, *, too_slow: str = "the disk is too slow"
+    ) -> None:
         self.stats = stats
         self.listens = True
         self._limit = limit_bytes
+        self._too_slow = too_slow
         self._waiting: list[Item] = []
         self._buffered = 0
         self._since_file = 0
@@ -106,7 +110,7 @@ class RecordBuffer:
         elif self._blind:
             self.missed("nothing could be written")
         elif self._buffered > self._limit:
-            self.missed("the disk is too slow")
+            self.missed(self._too_slow)
         else:
             self._put(line)
 

@@ -42,7 +42,8 @@ class Origin(Struct, frozen=True):
 
 
 class FileRecorder(RecordBuffer):
-    """Implements ``schedulers.recording.Recorder``. ``run`` is a task of its owner."""
+    """Implements ``schedulers.recording.Recorder``. ``run`` is a task of its owner. ``trouble``
+    hears of a disk that takes nothing; else it is logged."""
 
     def __init__(
         self,
@@ -51,11 +52,13 @@ class FileRecorder(RecordBuffer):
         version: str = "",
         stats: RecordStats | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        trouble: Callable[[OSError], None] | None = None,
     ) -> None:
         super().__init__(settings.buffer_bytes, stats or RecordStats())
         self.origin = Origin(version)
         self._settings = settings
         self._now = now
+        self._trouble = trouble or self._log_trouble
         self._files = RecordFiles(settings, Mask(settings.mask, secrets.token_bytes(32)))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slotbus-recorder")
         self._no_file = True
@@ -122,7 +125,7 @@ class FileRecorder(RecordBuffer):
                 loop.run_in_executor(self._thread, self._files.write, taken)
             )
         except OSError as error:
-            _log.warning("recording interrupted", folder=str(self._settings.folder), cause=error)
+            self._trouble(error)
             self._drop([*taken, *self._take()], str(error))
             return False
         self._written(taken)
@@ -133,6 +136,9 @@ class FileRecorder(RecordBuffer):
             self.stats.lost += wrote.unwritable
             self._blind = True
         return True
+
+    def _log_trouble(self, error: OSError) -> None:
+        _log.warning("recording interrupted", folder=str(self._settings.folder), cause=error)
 
     def _drop(self, items: Sequence[Item], reason: str) -> None:
         self._written(items)

@@ -95,6 +95,16 @@ class Subjects(Struct, frozen=True):
     def query(self, what: str) -> str:
         return f"{self.root}.query.{what}"
 
+    @property
+    def tap(self) -> str:
+        """Where the leader is asked to publish what enters its inbox."""
+        return f"{self.root}.tap"
+
+    @property
+    def inbox(self) -> str:
+        """Where it does, while it is asked to."""
+        return f"{self.root}.inbox"
+
     def event_job(self, job_id: JobId | str) -> str:
         return f"{self.root}.event.job.{job_id}"
 

@@ -7,7 +7,8 @@ compression (``schedulers.packing``), writing (``controller.recorder``), and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,14 @@ from events.facts import Record
 from events.ids import Position
 from events.log import decode_record
 from schedulers.packing import Damaged, Unpacked
-from schedulers.recording import UNREADABLE, AnyLine, RecordingUnreadable, Torn, decode_line
+from schedulers.recording import (
+    UNREADABLE,
+    AnyLine,
+    Header,
+    RecordingUnreadable,
+    Torn,
+    decode_line,
+)
 from schedulers.replaying import Replayed, replay
 
 _LINE: Final = b'{"line":'
@@ -72,7 +80,28 @@ def read_file(path: Path) -> Iterator[AnyLine | Record]:
         yield Torn(file=path.name, after=number)
 
 
+def read_files(*paths: Path) -> Iterator[AnyLine | Record]:
+    """The files of one recording, whatever their order, or of one exported log, in theirs.
+    Raises as ``read_file``."""
+    for path in _in_order(paths):
+        yield from read_file(path)
+
+
+def _in_order(paths: Sequence[Path]) -> Sequence[Path]:
+    """As they were made, where each says when: names sort otherwise."""
+    if len(paths) < 2:
+        return paths
+    made = [(_made_at(path), number, path) for number, path in enumerate(paths)]
+    known = [(at, number, path) for at, number, path in made if at is not None]
+    return [path for _, _, path in sorted(known)] if len(known) == len(made) else paths
+
+
+def _made_at(path: Path) -> datetime | None:
+    first = next(read_file(path), None)
+    return first.made_at if isinstance(first, Header) else None
+
+
 def replay_file(*paths: Path, watch: Callable[[Position, Record], None] | None = None) -> Replayed:
-    """Plays one recording, in the order of its files, or folds one exported log. ``watch``
-    as for ``replay``. Raises as ``read_file`` and ``replay``."""
-    return replay((item for path in paths for item in read_file(path)), watch=watch)
+    """Plays the files of one recording, or folds one exported log. ``watch`` as for ``replay``.
+    Raises as ``read_file`` and ``replay``."""
+    return replay(read_files(*paths), watch=watch)

@@ -29,7 +29,10 @@ class Recorders:
 
     @property
     def listens(self) -> bool:
-        return any(recorder.listens for recorder in self._all)
+        for recorder in self._all:  # noqa: SIM110  asked for each message: no generator
+            if recorder.listens:
+                return True
+        return False
 
     @property
     def wants_opening(self) -> bool:

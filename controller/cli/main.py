@@ -18,6 +18,7 @@ from controller.cli import (
     pods,
     programs,
     queries,
+    record,
     reporting,
     schemas,
     setup,
@@ -82,6 +83,7 @@ app.command(rich_help_panel=_WATCH)(queries.nodes)
 app.command(rich_help_panel=_WATCH)(describe.describe)
 app.command(rich_help_panel=_WATCH)(watching.events)
 app.command(rich_help_panel=_WATCH)(watching.logs)
+app.command(rich_help_panel=_PAST)(record.record)
 app.command(rich_help_panel=_PAST)(past.state)
 app.command(rich_help_panel=_PAST)(past.diff)
 app.command(rich_help_panel=_PAST)(past.why)

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from controller.past.history import History
     from events.client import SlotbusClient
 
-FileArgument = Annotated[
-    Path | None,
+FilesArgument = Annotated[
+    list[Path] | None,
     typer.Argument(
         metavar="FILE",
-        help="A recording or an exported log (.gz too); else the running cluster's log.",
+        help="The files of a recording, or an exported log (.gz and .zst too); else the running "
+        "cluster's log.",
         show_default=False,
     ),
 ]
@@ -34,7 +35,7 @@ MOMENT = "10m|TIME|POSITION"
 
 @with_nats
 def state(
-    file: FileArgument = None,
+    files: FilesArgument = None,
     at: Annotated[
         str | None,
         typer.Option(
@@ -57,14 +58,14 @@ def state(
         print_view(view(history.ledger_at(when), ended=ended), output)
         return 0
 
-    _look(file, nats, output, work)
+    _look(files or [], nats, output, work)
 
 
 @with_nats
 def diff(
     before: Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")],
     after: Annotated[str, typer.Argument(metavar="B", help="A later one.")],
-    file: FileArgument = None,
+    files: FilesArgument = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -81,7 +82,7 @@ def diff(
         print_difference(found, output)
         return 0
 
-    _look(file, nats, output, work)
+    _look(files or [], nats, output, work)
 
 
 @with_nats
@@ -89,7 +90,7 @@ def why(
     thing: Annotated[
         str, typer.Argument(metavar="ID", help="Of a worker, a job, a node or a command.")
     ],
-    file: FileArgument = None,
+    files: FilesArgument = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -101,13 +102,13 @@ def why(
         print_why(reason(history, thing), output)
         return 0
 
-    _look(file, nats, output, work)
+    _look(files or [], nats, output, work)
 
 
 @with_nats
 def story(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
-    file: FileArgument = None,
+    files: FilesArgument = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -123,12 +124,12 @@ def story(
         print_story(told, output)
         return 0
 
-    _look(file, nats, output, work)
+    _look(files or [], nats, output, work)
 
 
 @with_nats
 def audit(
-    file: FileArgument = None,
+    files: FilesArgument = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -145,7 +146,7 @@ def audit(
         print_audit(found, len(history.records), output)
         return DONE if found is None else REFUSED
 
-    _look(file, nats, output, work)
+    _look(files or [], nats, output, work)
 
 
 @with_nats
@@ -162,12 +163,13 @@ def take_in(
     from controller.cli.output import write, write_body
     from controller.cli.running import DONE, reported
     from controller.cli.session import Where, converse
-    from controller.past.history import history_of_file
+    from controller.past.history import history_of_files
     from controller.past.moving import import_log
     from events.codec import encode
 
     with reported(output):
-        history = history_of_file(file)
+        history = history_of_files(file)
+        _warn_of_torn(history)
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         done = await import_log(bus.nc, bus.subjects, history)
@@ -181,15 +183,17 @@ def take_in(
     converse(Where(nats, output), f"writing {file.name} into the event log", work)
 
 
-def _look(file: Path | None, nats: Nats, output: Output, work: Callable[[History], int]) -> None:
-    """Reads the history, from a file without any server, and looks at it."""
+def _look(files: list[Path], nats: Nats, output: Output, work: Callable[[History], int]) -> None:
+    """Reads the history, from files without any server, and looks at it."""
     from controller.cli.running import DONE, reported
 
-    if file is not None:
-        from controller.past.history import history_of_file
+    if files:
+        from controller.past.history import history_of_files
 
         with reported(output):
-            code = work(history_of_file(file))
+            history = history_of_files(*files)
+            _warn_of_torn(history)
+            code = work(history)
         if code != DONE:
             raise typer.Exit(code)
         return
@@ -203,3 +207,10 @@ def _look(file: Path | None, nats: Nats, output: Output, work: Callable[[History
         return work(history)
 
     converse(Where(nats, output), "reading the event log", ask)
+
+
+def _warn_of_torn(history: History) -> None:
+    from controller.cli.output import warn
+
+    for sentence in history.torn:
+        warn(sentence)

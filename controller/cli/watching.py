@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -52,6 +53,12 @@ def events(
         str | None,
         typer.Option("--to", metavar="10m|TIME|POSITION", help="For jsonl: the last record."),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="For jsonl: a new file; compressed if it ends in .gz or .zst."
+        ),
+    ] = None,
     output: Annotated[
         EventsOutput,
         typer.Option(
@@ -70,21 +77,24 @@ def events(
     """
     if output is EventsOutput.JSONL:
         if job or node or follow or since:
-            raise typer.BadParameter("jsonl takes --from and --to, nothing else", param_hint="-o")
-        _export(begin_at, end_at, nats)
+            text = "jsonl takes --from, --to and --file, nothing else"
+            raise typer.BadParameter(text, param_hint="-o")
+        _export(begin_at, end_at, file, nats)
         return
     if begin_at or end_at:
         raise typer.BadParameter("needs --output jsonl; else use --since", param_hint="--from")
+    if file is not None:
+        raise typer.BadParameter("needs --output jsonl", param_hint="--file")
     _tell_events(job, node, follow, since, Output(output.value), nats)
 
 
-def _export(begin_at: str | None, end_at: str | None, nats: Nats) -> None:
-    from controller.cli.output import write_body
+def _export(begin_at: str | None, end_at: str | None, file: Path | None, nats: Nats) -> None:
+    from controller.cli.output import write, write_body
     from controller.cli.pastlook import moment
     from controller.cli.running import DONE, reported
     from controller.cli.session import Where, converse
     from controller.past.history import history_of_server
-    from controller.past.moving import export_lines
+    from controller.past.moving import export_lines, write_lines
 
     with reported():
         begin, end = moment(begin_at, "--from"), moment(end_at, "--to")
@@ -92,7 +102,11 @@ def _export(begin_at: str | None, end_at: str | None, nats: Nats) -> None:
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         history = await history_of_server(bus.nc, bus.subjects)
         shown.pause()
-        for line in export_lines(history, begin, end):
+        lines = export_lines(history, begin, end)
+        if file is not None:
+            write(f"{write_lines(file, lines)} lines are in {file}")
+            return DONE
+        for line in lines:
             write_body(line)
         return DONE
 

@@ -21,9 +21,9 @@ from events.ledger import Ledger
 from events.states import IllegalTransition
 from events.stories import Numbered, numbered
 from events.subjects import Subjects
-from schedulers.files import read_file
-from schedulers.recording import Opening, Snapshot
-from schedulers.replaying import replay
+from schedulers.files import read_files
+from schedulers.recording import Opening, Snapshot, Torn
+from schedulers.replaying import Stretch, replay
 
 Moment: TypeAlias = int | datetime | None
 """A position, a time, or the end."""
@@ -31,11 +31,12 @@ Moment: TypeAlias = int | datetime | None
 
 class History(Struct, frozen=True, kw_only=True):
     """Records that follow one another; ``base``: the ledger's snapshot before the first, empty
-    where that is the log's beginning."""
+    where that is the log's beginning. ``torn``: what is missing at the end of files."""
 
     records: list[Record]
     base: bytes = b""
     after: Position = START
+    torn: list[str] = []
 
     def all(self) -> list[Numbered]:
         """Each with its position."""
@@ -78,26 +79,39 @@ class History(Struct, frozen=True, kw_only=True):
         ]
 
 
-def history_of_file(path: Path) -> History:
-    """An exported log, as it is, or a recording, played again: of several stretches of
-    records the last one. Raises OSError, SlotbusError."""
-    items = list(read_file(path))
+def history_of_files(*paths: Path) -> History:
+    """An exported log, as it is, or a recording, played again: of records that don't all follow
+    one another the last ones. Raises OSError, SlotbusError."""
+    items = list(read_files(*paths))
+    torn = [item.sentence for item in items if isinstance(item, Torn)]
     records = [item for item in items if isinstance(item, Record)]
     if records or not any(isinstance(item, Opening) for item in items):
-        snapshots = [item for item in items if isinstance(item, Snapshot)]
-        if not snapshots:
-            return History(records=records)
-        base = snapshots[0]
+        base = next((item for item in items if isinstance(item, Snapshot)), None)
+        if base is None:
+            return History(records=records, torn=torn)
         after = Position(base.position)
-        return History(records=records, base=bytes(base.ledger), after=after)
-    last = replay(items).stretches[-1]
+        return History(records=records, base=bytes(base.ledger), after=after, torn=torn)
+    stretches = _that_follow(replay(items).stretches)
+    first = stretches[0]
     bases = [
         bytes(item.ledger)
         for item in items
-        if isinstance(item, Opening) and item.position == last.after
+        if isinstance(item, Opening) and (item.position, item.epoch) == (first.after, first.epoch)
     ]
-    base_bytes = bases[-1] if last.after else b""
-    return History(records=last.records, base=base_bytes, after=last.after)
+    return History(
+        records=[record for stretch in stretches for record in stretch.records],
+        base=bases[-1] if first.after else b"",
+        after=first.after,
+        torn=torn,
+    )
+
+
+def _that_follow(stretches: list[Stretch]) -> list[Stretch]:
+    """The last one, and those before it that lead to it without a gap: each leader begins one."""
+    first = len(stretches) - 1
+    while first and stretches[first - 1].position == stretches[first].after:
+        first -= 1
+    return stretches[first:]
 
 
 async def history_of_server(nc: Client, subjects: Subjects) -> History:

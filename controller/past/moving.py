@@ -1,11 +1,12 @@
 """Logs that move: out into lines, in from a file.
 
-What lives here: both ways. What may not: reading files, printing.
+What lives here: both ways. What may not: understanding files, printing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from msgspec import Raw, Struct
@@ -17,6 +18,7 @@ from events.ids import START, Position
 from events.jetstream import JetStreamLog
 from events.log import encode_record
 from events.subjects import Subjects
+from schedulers.packing import create
 from schedulers.recording import Snapshot, encode_line
 
 AT_ONCE: Final = 200
@@ -39,6 +41,16 @@ def export_lines(history: History, begin: Moment, end: Moment) -> Iterator[bytes
         yield encode_line(Snapshot(position=before.position, ledger=snapshot))
     for each in chosen:
         yield encode_record(each.record)
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Into a new file, compressed by its suffix; how many. Raises OSError, FileExistsError too."""
+    written = 0
+    with create(path) as file:
+        for line in lines:
+            file.write(line + b"\n")
+            written += 1
+    return written
 
 
 async def import_log(nc: Client, subjects: Subjects, history: History) -> Imported:

@@ -33,6 +33,7 @@ from events.messages import (
     WorkerFinishedReq,
 )
 from events.subjects import Subjects
+from events.tap import InboxPiece, TapInbox, TapReply
 
 Way = Literal[
     "client to leader",
@@ -83,12 +84,14 @@ def exchanges(subjects: Subjects | None = None) -> list[Exchange]:
             )
             for kind, route in ROUTES.items()
         ),
+        Exchange(subject=at.tap, way="client to leader", message=TapInbox, reply=TapReply),
         *_node_traffic(at),
         *_orders(at),
         Exchange(subject=at.event_job("<job_id>"), way="leader to all", message=PublishedRecord),
         Exchange(subject=at.event_node("<node_id>"), way="leader to all", message=PublishedRecord),
         Exchange(subject=at.event_leader, way="leader to all", message=PublishedRecord),
         Exchange(subject=at.eventlog, way="leader to all", message=Record, many=True),
+        Exchange(subject=at.inbox, way="leader to all", message=InboxPiece),
         Exchange(subject=at.log("<job_id>", "<worker_id>"), way="agent to all", message=LogLines),
     ]
 

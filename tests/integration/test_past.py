@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from controller.past.history import History, history_of_file
-from controller.past.moving import export_lines
+from controller.past.history import History, history_of_files
+from controller.past.moving import export_lines, write_lines
 from controller.past.views import Change, difference, view
 from controller.past.why import Why, first_violation, why
 from events import facts as f
 from events.errors import Invalid, NotEnoughSlots
 from events.states import WorkerState
+from schedulers.packing import create
 from slotbus_pytest.cluster import DAWN, Cluster
 
 Living = Callable[[Cluster], Coroutine[Any, Any, None]]
@@ -153,10 +154,10 @@ def test_a_command_without_an_outcome_is_found_where_overdue_is_asked_for(
 def test_an_export_is_read_again_whole_or_in_part(history: History, tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     whole.write_bytes(b"".join(line + b"\n" for line in export_lines(history, None, None)))
-    assert history_of_file(whole) == history
+    assert history_of_files(whole) == history
     part = tmp_path / "part.jsonl"
     part.write_bytes(b"".join(line + b"\n" for line in export_lines(history, 6, 9)))
-    read = history_of_file(part)
+    read = history_of_files(part)
     assert (read.after, len(read.records)) == (5, 4)
     assert read.ledger_at(9).snapshot() == history.ledger_at(9).snapshot()
     assert read.ledger_at(5).snapshot() == history.ledger_at(5).snapshot()
@@ -171,20 +172,54 @@ def test_an_export_is_read_again_whole_or_in_part(history: History, tmp_path: Pa
 def test_a_recording_is_a_history_too(cluster: Cluster, history: History, tmp_path: Path) -> None:
     path = tmp_path / "recording.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in cluster.recorder.lines))
-    assert history_of_file(path) == history
+    assert history_of_files(path) == history
     (tmp_path / "empty.jsonl").touch()
-    assert history_of_file(tmp_path / "empty.jsonl") == History(records=[])
+    assert history_of_files(tmp_path / "empty.jsonl") == History(records=[])
 
 
-def test_a_later_leaders_recording_begins_with_what_it_found(tmp_path: Path) -> None:
-    async def twice(cluster: Cluster) -> None:
-        await cluster.start("j", 1)
-        await cluster.new_leader()
-        await cluster.stop("j")
+async def twice(cluster: Cluster) -> None:
+    await cluster.start("j", 1)
+    await cluster.new_leader()
+    await cluster.stop("j")
 
+
+def test_the_recordings_of_leaders_that_follow_one_another_are_one_history(
+    tmp_path: Path,
+) -> None:
     cluster = lived(twice)
+    lines = [line + b"\n" for line in cluster.recorder.lines]
+    second = [at for at, line in enumerate(lines) if line.startswith(b'{"line":"opening"')][1]
+    parts = [tmp_path / "2.jsonl", tmp_path / "1.jsonl.zst"]  # as no shell would sort them
+    stamps = [b"2026-01-01T00:00:01Z", b"2026-01-01T00:00:02Z"]
+    for path, stamp, part in zip(parts, stamps, (lines[1:second], lines[second:]), strict=True):
+        with create(path) as file:
+            file.write(b'{"line":"recording","v":1,"made_at":"' + stamp + b'"}\n' + b"".join(part))
+    whole = history_of_files(*reversed(parts))
+    assert whole.records == cluster.records
+    assert whole.ledger_at(None).snapshot() == cluster.ledger.snapshot()
+    last = history_of_files(parts[1])
+    assert last.after > 0
+    assert last.ledger_at(None).snapshot() == cluster.ledger.snapshot()
+
+
+def test_records_that_are_missing_between_two_leaders_cut_the_history(tmp_path: Path) -> None:
+    cluster = lived(twice)
+    lines = [line + b"\n" for line in cluster.recorder.lines]
+    second = [at for at, line in enumerate(lines) if line.startswith(b'{"line":"opening"')][1]
     path = tmp_path / "recording.jsonl"
-    path.write_bytes(b"".join(line + b"\n" for line in cluster.recorder.lines))
-    read = history_of_file(path)
+    path.write_bytes(b"".join([*lines[:4], *lines[second:]]))
+    read = history_of_files(path)
     assert read.after > 0
     assert read.ledger_at(None).snapshot() == cluster.ledger.snapshot()
+
+
+def test_what_is_missing_at_the_end_of_a_file_is_said(history: History, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl.zst"
+    count = write_lines(path, export_lines(history, None, None))
+    assert count == len(history.records)
+    path.write_bytes(path.read_bytes()[:-1])
+    read = history_of_files(path)
+    assert len(read.records) < count
+    assert read.torn[0].startswith("log.jsonl.zst ends in the middle of something")
+    with pytest.raises(FileExistsError):
+        write_lines(path, [])

@@ -15,16 +15,19 @@ import pytest
 import pytest_asyncio
 
 from controller.embedded import EmbeddedServer
+from controller.outside import Outside
+from controller.recordsettings import RecordSettings
 from events.asking import Patience
 from events.client import SlotbusClient
 from events.connection import Access
 from events.denials import Denied
 from events.messages import SchedulerConfig
 from events.subjects import Subjects
+from schedulers.files import replay_file
 from schedulers.node.agent import run_agent
 from schedulers.node.config import AgentConfig
 from tests.support.controllers import config_for, controller
-from tests.support.waiting import DEADLINE_S, background
+from tests.support.waiting import DEADLINE_S, background, until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "nats.md"
 TALK = ["sh", "-c", "echo hello; trap 'exit 0' TERM; while :; do sleep 0.05; done"]
@@ -108,6 +111,30 @@ async def test_each_role_can_do_its_work_and_the_server_refuses_nothing(
         facts = [len(record.events) async for record in bus.events(job_id="j")]
         assert facts
     assert violations(server) == []
+
+
+async def test_a_recorder_may_record_and_nothing_else(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    path, stop = tmp_path / "a.jsonl", asyncio.Event()
+    settings = RecordSettings(folder=tmp_path, name=path.name)
+    async with (
+        cluster(server, tmp_path) as bus,
+        SlotbusClient.connect(server.url, access=access("recorder", "_INBOX_recorder")) as ears,
+    ):
+        outside = Outside(ears, settings, said=print, begun=lambda: None)
+        async with background(outside.run(stop)) as recording:
+            await until(path.exists)
+            await bus.start(job_id="j", slots=1, scheduler_config=SchedulerConfig(command=TALK))
+            await until(lambda: "j" in replay_file(path).ledger.jobs)
+            stop.set()
+            await recording
+        with pytest.raises(Denied, match=r"publish on slotbus\.cmd\.stop"):
+            await ears.stop("j")
+        await bus.stop("j", grace_s=2)
+    async with SlotbusClient.connect(server.url, access=access("client", "_INBOX_client")) as bus:
+        with pytest.raises(Denied, match=r"slotbus\.(inbox|tap)"):
+            await Outside(bus, settings, said=print, begun=lambda: None).run(stop)
 
 
 async def test_a_client_may_not_pose_as_a_node_or_write_the_log(
