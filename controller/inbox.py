@@ -7,6 +7,7 @@ listened to (``controller.services``, ``controller.nodetraffic``), and decisions
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -100,3 +101,10 @@ class NatsInbox:
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 # Without a connection there is nothing to stop listening to.
                 _log.info("connection gone while closing", cause=str(error) or repr(error))
+        with contextlib.suppress(nats.errors.Error, TimeoutError):
+            async with asyncio.timeout(STOP_LISTENING_S):
+                await self._services.stop_listening()
+
+    async def close(self, grace_s: float) -> None:
+        """``finish``, and stops listening."""
+        await self.finish(grace_s)

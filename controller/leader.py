@@ -25,10 +25,11 @@ import structlog
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext
-from nats.js.api import Header, KeyValueConfig, StorageType
+from nats.js.api import Header
 
 from controller.identity import Process, new_holder_name, provably_gone, this_process
+from controller.leasebucket import LeaseUnusable as LeaseUnusable
+from controller.leasebucket import ensure_bucket
 from events.errors import SlotbusError
 from events.subjects import Subjects
 
@@ -76,10 +77,6 @@ class LeaseLost(SlotbusError):
     retriable = True
 
 
-class LeaseUnusable(SlotbusError):
-    """The lease's bucket can't be used as it is; an operator has to act."""
-
-
 class LeaseValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What stands in the key. ``serial`` counts the holder's writes; ``epoch`` is 0 until
     the holder has read the log."""
@@ -112,11 +109,9 @@ class _WrongSequence(Exception):
 
 
 class Lease:
-    """One candidate for the lease of one cluster.
-
-    ``ttl_s`` in whole seconds, at least 1. ``clock`` gives seconds and must not jump. Not
-    for use by two tasks at once, but for ``valid_for``.
-    """
+    """One candidate for the lease of one cluster. ``ttl_s`` in whole seconds, at least 1.
+    ``clock`` gives seconds and must not jump. Not for use by two tasks at once, but for
+    ``valid_for``, and ``release`` beside ``keep``."""
 
     def __init__(
         self,
@@ -145,6 +140,8 @@ class Lease:
         self._sent: dict[int, float] = {}
         self._sequence = 0
         self._until: float | None = None
+        self._released = False
+        self._busy = asyncio.Lock()
         self._bucket_known = False
         self._heard = asyncio.Event()
         self._soon: list[float] = []
@@ -171,7 +168,7 @@ class Lease:
         Raises LeaseUnusable, and LeaseLost when the connection is closed for good. Other
         trouble with the link is logged and waited out.
         """
-        self._until = None
+        self._until, self._released = None, False
         subscription = await self._nc.subscribe(self._subject, cb=self._on_key)
         try:
             while not await self._try():
@@ -248,18 +245,18 @@ class Lease:
     # --- holder -------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Renews the lease well before its end, until it is lost; never returns.
-
-        Raises LeaseLost.
-        """
+        """Renews the lease well before its end, until it is lost or let go; never returns.
+        Raises LeaseLost."""
         failures = 0
         while True:
             pause_s = RETRY_S * 2**failures if failures else self._ttl_s / RENEWALS_A_TTL
             await asyncio.sleep(min(pause_s * random.uniform(0.8, 1.0), self.valid_for()))
+            if self._released:
+                await asyncio.Event().wait()
             if not self.valid_for():
                 raise self._lost("it could not be renewed in time")
             try:
-                async with asyncio.timeout(self.valid_for()):
+                async with asyncio.timeout(self.valid_for()), self._busy:
                     await self._renew()
                 failures = 0
             except _TROUBLE as error:
@@ -273,6 +270,8 @@ class Lease:
                 )
 
     async def _renew(self) -> None:
+        if self._released:
+            return
         try:
             await self._write(self._sequence)
         except _WrongSequence:
@@ -294,10 +293,11 @@ class Lease:
         Acts as the leader no more, whether or not the server could be told.
         """
         held, self._until = self._until is not None, None
+        self._released = True
         if not self._serial:
             return
         try:
-            async with asyncio.timeout(max(1.0, self._ttl_s / 2)):
+            async with asyncio.timeout(max(1.0, self._ttl_s / 2)), self._busy:
                 released = await self._delete(self._sequence if held else None)
         except (_WrongSequence, *_TROUBLE) as error:
             _log.warning("lease not released, it will run out", cause=str(error) or repr(error))
@@ -336,7 +336,7 @@ class Lease:
         sent = self._sent.get(serial, float("-inf"))
         self._sent = {later: at for later, at in self._sent.items() if later > serial}
         self._sequence = sequence
-        self._until = sent + self._ttl_s * (1 - MARGIN)
+        self._until = None if self._released else sent + self._ttl_s * (1 - MARGIN)
 
     async def _publish(self, body: bytes, expected: int, headers: dict[str, str]) -> int:
         headers[Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value] = str(expected)
@@ -373,28 +373,3 @@ class Lease:
     async def _ensure_bucket(self) -> None:
         await ensure_bucket(self._js, self._bucket, self._replicas)
         self._bucket_known = True
-
-
-async def ensure_bucket(js: JetStreamContext, bucket: str, replicas: int) -> bool:
-    """Makes the lease's bucket where there is none, and says whether it did. Raises
-    LeaseUnusable for one that can't serve, nats.errors.Error."""
-    try:
-        info = await js.stream_info(f"KV_{bucket}")
-    except nats.js.errors.NotFoundError:
-        # Stored in files: a restart of the server must not hand out a held lease.
-        await js.create_key_value(
-            KeyValueConfig(
-                bucket=bucket,
-                description="who leads this slotbus",
-                history=1,
-                storage=StorageType.FILE,
-                replicas=replicas,
-            )
-        )
-        return True
-    if not info.config.allow_msg_ttl:
-        raise LeaseUnusable(
-            f"the bucket {bucket} was made without TTLs (a nats-server before "
-            "2.11?): delete it and start again"
-        )
-    return False

@@ -9,6 +9,7 @@ per endpoint.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -89,6 +90,7 @@ class Services:
         self._count = 0
         self._none_open = asyncio.Event()
         self._none_open.set()
+        self._one_done = asyncio.Event()
         self._service: Service | None = None
 
     async def open(self) -> None:
@@ -120,6 +122,16 @@ class Services:
         endpoint.num_errors += sum(codes.values())
         return codes
 
+    async def settle(self, grace_s: float) -> None:
+        """Waits for ``grace_s`` seconds until all that is under way now is answered; what
+        comes meanwhile is taken as ever."""
+        now = set(self._open)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while now & self._open.keys():
+                    self._one_done.clear()
+                    await self._one_done.wait()
+
     async def finish(self, grace_s: float) -> None:
         """Takes nothing more and lets what is under way end for ``grace_s`` seconds; who
         then still waits is told that another leader will answer."""
@@ -132,11 +144,23 @@ class Services:
             for number in list(self._open):
                 self._answer(number, over)
 
+    async def stop_listening(self) -> None:
+        """The server sends no more requests; those that are on their way are still handled. In
+        one round trip: the framework unsubscribes from one endpoint after the other, and drops
+        what has come. Raises nats.errors.Error."""
+        if self._service is None:
+            return
+        endpoints = list(self._service._endpoints)
+        self._service._endpoints.clear()  # else it would unsubscribe again, which is an error
+        drains = [each._subscription.drain() for each in endpoints if each._subscription]
+        await asyncio.gather(*drains)
+
     async def close(self) -> None:
         """Stops listening. Raises nats.errors.Error where the connection is gone."""
         self._stopping = True
         self._open.clear()
         self._none_open.set()
+        self._one_done.set()
         service, self._service = self._service, None
         if service is not None:  # which can't be stopped twice, also where that was cut short
             await service.stop()
@@ -187,6 +211,7 @@ class Services:
     def _answer(self, number: int, outcome: Outcome) -> None:
         """Called by the engine; too late, after ``finish`` has answered, it does nothing."""
         asked = self._open.pop(number, None)
+        self._one_done.set()
         if asked is None:
             return
         if not self._open:

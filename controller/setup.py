@@ -17,7 +17,7 @@ from msgspec import Struct
 from nats.aio.client import Client
 
 from controller.config import LOG_MAX_BYTES
-from controller.leader import ensure_bucket
+from controller.leasebucket import ensure_bucket
 from events.errors import Invalid, SlotbusError
 from events.jetstream_api import NANOSECONDS, Deadline, JetStreamApi, StreamConfig, StreamInfo
 from events.streams import (
