@@ -83,11 +83,22 @@ class NatsInbox:
         await self._services.open()
         await flushed(self._nc)
 
-    async def close(self, grace_s: float) -> None:
-        """Takes no more commands, lets what is under way end for ``grace_s`` seconds,
-        answers everybody, and stops listening."""
+    async def settle(self, grace_s: float) -> None:
+        """Serves on, until what is under way now has ended, for ``grace_s`` seconds."""
+        await self._services.settle(grace_s)
+
+    async def finish(self, grace_s: float) -> None:
+        """Takes no more commands, lets what is under way end for ``grace_s`` seconds, and
+        answers everybody: nobody who has asked is left without an answer."""
         await self._services.finish(grace_s)
+        with contextlib.suppress(nats.errors.Error, TimeoutError):
+            async with asyncio.timeout(STOP_LISTENING_S):
+                await self._services.stop_listening()
         await self._outbox.until_empty(SEND_OUT_S)
+
+    async def close(self, grace_s: float) -> None:
+        """``finish``, and stops listening."""
+        await self.finish(grace_s)
         await self.cut()
 
     async def cut(self) -> None:
@@ -101,10 +112,3 @@ class NatsInbox:
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 # Without a connection there is nothing to stop listening to.
                 _log.info("connection gone while closing", cause=str(error) or repr(error))
-        with contextlib.suppress(nats.errors.Error, TimeoutError):
-            async with asyncio.timeout(STOP_LISTENING_S):
-                await self._services.stop_listening()
-
-    async def close(self, grace_s: float) -> None:
-        """``finish``, and stops listening."""
-        await self.finish(grace_s)
