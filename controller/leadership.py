@@ -27,10 +27,10 @@ from controller.metrics import Metrics, TimedLog
 from controller.queue import QueueReader
 from controller.racing import end_all
 from controller.recorder import FileRecorder
-from controller.tap import InboxTap
 from controller.retention import Keeping, Retention
 from controller.snapshotting import Snapshotter
 from controller.standby import Standby, Twins
+from controller.tap import InboxTap
 from events.concerns import Directory
 from events.errors import NotLeader, SlotbusError
 from events.facts import Record
@@ -53,6 +53,9 @@ PROJECTION_GRACE_S: Final = 2.0
 
 SNAPSHOT_GRACE_S: Final = 2.0
 """How long an orderly end may take for a last snapshot; commands are served meanwhile."""
+
+LAST_ANSWERS_S: Final = 0.02
+"""For what came in last; who then still waits asks the next leader."""
 
 PROBE_EVERY_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 20.0
@@ -119,8 +122,10 @@ class Leadership:
             self.engine.record(Recorders(self._recorder, self._tap))
         self._projection: EventProjection | None = None
         self._inbox: NatsInbox | None = None
+        self._look_s = min(LINK_LOOK_S, config.node_expiry_s / 4)
         self._tasks: list[asyncio.Task[None]] = []
         self._cut = False
+        self._over = False
 
     async def start(self) -> None:
         """Reads the log, leads, and listens. Raises SlotbusError, nats.errors.Error."""
@@ -130,29 +135,9 @@ class Leadership:
         self._lease.set_epoch(self.engine.epoch)
         self._aside("tap", self._tap.run)
         self._metrics.lead(self.engine)
-        # No await from the ledger to the observer: no record falls in between.
-        self._projection = EventProjection(
-            self._nc,
-            self._subjects,
-            self._log,
-            directory=Directory.of(self.engine.ledger.state),
-            replicas=self._config.replicas,
-        )
-        self.engine.observe(self._projection.offer)
-        self._aside("event subjects", self._projection.run)
-        if self._snapshots is not None:
-            self._aside("snapshots", self._snapshots.run)
-        if self._config.audit:
-            audit = LiveAudit(self._log, self._metrics.violations)
-            self.engine.observe(audit.grown)
-            self._aside("audit", audit.run)
-        launcher = self.engine.backend.launcher
-        if isinstance(launcher, ProcessLauncher):
-            output = LocalOutput(self._nc, self._subjects, launcher, self.engine.ledger)
-            self.engine.observe(output.observe)
-            self._aside("output", output.run)
-        self._task("probe", self._probe())
-        self._task("link", self._watch_link())
+        # No await from the ledger to the observers: no record falls in between. What they do
+        # with it can wait until commands are served.
+        beside = self._observers()
         self._inbox = NatsInbox(
             self._nc,
             self._subjects,
@@ -165,6 +150,10 @@ class Leadership:
         )
         await self._tap.open(self.engine.epoch)
         await self._inbox.open()
+        for name, run in beside.items():
+            self._aside(name, run)
+        self._task("probe", self._probe())
+        self._task("link", self._watch_link())
         queue = QueueReader(
             self._nc,
             self._subjects,
@@ -173,6 +162,30 @@ class Leadership:
             replicas=self._config.replicas,
         )
         self._aside("queue", queue.run)
+
+    def _observers(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What hears of each acknowledged record from now on, and what it does by name."""
+        self._projection = EventProjection(
+            self._nc,
+            self._subjects,
+            self._log,
+            directory=Directory.of(self.engine.ledger.state),
+            replicas=self._config.replicas,
+        )
+        self.engine.observe(self._projection.offer)
+        beside: dict[str, Callable[[], Awaitable[None]]] = {"event subjects": self._projection.run}
+        if self._snapshots is not None:
+            beside["snapshots"] = self._snapshots.run
+        if self._config.audit:
+            audit = LiveAudit(self._log, self._metrics.violations)
+            self.engine.observe(audit.grown)
+            beside["audit"] = audit.run
+        launcher = self.engine.backend.launcher
+        if isinstance(launcher, ProcessLauncher):
+            output = LocalOutput(self._nc, self._subjects, launcher, self.engine.ledger)
+            self.engine.observe(output.observe)
+            beside["output"] = output.run
+        return beside
 
     async def ended(self) -> None:
         """Waits for the engine's end. Raises the error that ended it."""
@@ -186,12 +199,15 @@ class Leadership:
             self.engine.grace("the connection to NATS was lost")
 
     async def close(self, grace_s: float) -> None:
-        """Keeps a snapshot for the next leader, then takes nothing more, lets what is under
-        way end for ``grace_s`` seconds, and publishes what the log has got."""
+        """Serves until what is under way has ended, for ``grace_s`` seconds, and a snapshot for
+        the next leader is kept; lets go of the lease, and then cleans up."""
         if self._snapshots is not None:
             await self._snapshots.hand_over(SNAPSHOT_GRACE_S)
         if self._inbox is not None:
-            await self._inbox.close(grace_s)
+            await self._inbox.settle(grace_s)
+            await self._inbox.finish(LAST_ANSWERS_S)
+        await self._end_engine()  # nothing is written from here on
+        await self._lease.release()
         if self._projection is not None:
             await self._projection.until_settled(PROJECTION_GRACE_S)
         await self.cut()
@@ -206,12 +222,18 @@ class Leadership:
         self._metrics.unlead()
         self._health.failure = self._health.unready = ""
         await end_all(self._tasks)
-        await self.engine.close()
+        await self._end_engine()
         if self._recorder is not None:
             await self._recorder.close()
         await self._tap.close()
-        await self.engine.backend.launcher.close()
         await self._log.close()
+
+    async def _end_engine(self) -> None:
+        """Once: its tasks, and embedded workers, end with the lead."""
+        if not self._over:
+            self._over = True
+            await self.engine.close()
+            await self.engine.backend.launcher.close()
 
     # --- the ledger ---------------------------------------------------------------------
 
@@ -287,7 +309,7 @@ class Leadership:
     async def _watch_link(self) -> None:
         """While the connection is lost no node can be heard, and so none be silent."""
         while True:
-            await asyncio.sleep(min(LINK_LOOK_S, self._config.node_expiry_s / 4))
+            await asyncio.sleep(self._look_s)
             failing = self.engine.backend.failing
             self._health.unready = failing() if failing is not None else ""
             if not self._nc.is_connected:
