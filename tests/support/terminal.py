@@ -56,6 +56,10 @@ class Terminal:
             assert time.monotonic() < deadline, f"no {text!r}: {self.drawn!r}"
             time.sleep(POLL_S)
 
+    def type(self, keys: str) -> None:
+        """As a person does."""
+        os.write(self._screen, keys.encode())
+
     def press_ctrl_c(self) -> int:
         """As a person does; the exit code."""
         self.process.send_signal(signal.SIGINT)
