@@ -39,7 +39,8 @@ class NatsInbox:
     ``cut`` it where the lead is lost, before anything else of the leadership.
 
     ``may_answer()``: whether the lease still holds, asked before each answer.
-    ``latency(kind, seconds)`` is told how long each command and query took.
+    ``latency(kind, seconds)`` is told how long each command and query took. ``with_nodes``
+    False: somebody else has ``hear_nodes`` listen, on another connection.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class NatsInbox:
         latency: Callable[[str, float], None] = _unmeasured,
         version: str = "0.0.0",
         max_open: int = MAX_OPEN,
+        with_nodes: bool = True,
     ) -> None:
         self.stats = stats or InboxStats()
         self._nc = nc
+        self._with_nodes = with_nodes
         self._cut = False
         self._outbox = Outbox(
             may_answer=lambda: not self._cut and may_answer(),
@@ -80,8 +83,15 @@ class NatsInbox:
         """Listens to nodes first, then to clients. Raises nats.errors.Error."""
         self._outbox.open()
         await self._nodes.open()
+        if self._with_nodes:
+            await self._nodes.hear(self._nc)
         await self._services.open()
         await flushed(self._nc)
+
+    async def hear_nodes(self, nc: Client) -> None:
+        """Listens to registrations and heartbeats on a connection of their own, before
+        ``open`` or after. Raises nats.errors.Error."""
+        await self._nodes.hear(nc)
 
     async def settle(self, grace_s: float) -> None:
         """Serves on, until what is under way now has ended, for ``grace_s`` seconds."""

@@ -19,6 +19,7 @@ from controller.archive import Archive
 from controller.auditing import LiveAudit
 from controller.backends import make_backend, rules_of
 from controller.config import ControllerConfig
+from controller.ears import Ears
 from controller.http import Health
 from controller.inbox import NatsInbox
 from controller.leader import Lease
@@ -122,6 +123,7 @@ class Leadership:
             self.engine.record(Recorders(self._recorder, self._tap))
         self._projection: EventProjection | None = None
         self._inbox: NatsInbox | None = None
+        self._ears: Ears | None = None
         self._look_s = min(LINK_LOOK_S, config.node_expiry_s / 4)
         self._tasks: list[asyncio.Task[None]] = []
         self._cut = False
@@ -138,6 +140,7 @@ class Leadership:
         # No await from the ledger to the observers: no record falls in between. What they do
         # with it can wait until commands are served.
         beside = self._observers()
+        agents = self._config.scheduler == "node"
         self._inbox = NatsInbox(
             self._nc,
             self._subjects,
@@ -147,9 +150,12 @@ class Leadership:
             stats=self._metrics.inbox,
             latency=self._metrics.command_took,
             version=self._version,
+            with_nodes=not agents,
         )
         await self._tap.open(self.engine.epoch)
         await self._inbox.open()
+        if agents:
+            await self._open_ears(self._inbox)
         for name, run in beside.items():
             self._aside(name, run)
         self._task("probe", self._probe())
@@ -162,6 +168,19 @@ class Leadership:
             replicas=self._config.replicas,
         )
         self._aside("queue", queue.run)
+
+    async def _open_ears(self, inbox: NatsInbox) -> None:
+        """Raises ConnectionFailed."""
+        self._ears = Ears(
+            self._config.server,
+            self._config.access(),
+            self._config.connect_timeout_s,
+            late_s=self._look_s,
+            hear=inbox.hear_nodes,
+            missed=self.engine.grace,
+        )
+        self._aside("ears", self._ears.run)
+        await self._ears.until_open()
 
     def _observers(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What hears of each acknowledged record from now on, and what it does by name."""
@@ -312,7 +331,8 @@ class Leadership:
             await asyncio.sleep(self._look_s)
             failing = self.engine.backend.failing
             self._health.unready = failing() if failing is not None else ""
-            if not self._nc.is_connected:
+            deaf = self._ears is not None and not self._ears.connected
+            if deaf or not self._nc.is_connected:
                 self.engine.grace("no connection to NATS")
 
 

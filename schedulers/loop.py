@@ -355,11 +355,10 @@ class EngineLoop:
         self._inbox.put(self._entry(message, answer), inner=False)
 
     def _beats_on(self, message: HeartbeatNodeReq, answer: Answer | None) -> bool:
-        """Takes a heartbeat at once where it changes nothing and nothing is before it: most
-        of what comes in is such."""
-        if len(self._inbox) or self._unreleased or self.tape.wants_opening:
-            return False
-        if self._may_act() <= 0:
+        """Takes a heartbeat at once where it says nothing but that its node lives: most of
+        what comes in is such. It may overtake what waits, an append too: nothing but the time
+        at which the node was heard follows from it."""
+        if self.tape.wants_opening or self._may_act() <= 0:
             return False
         if self._turn is None:
             self._notice_stall()

@@ -229,7 +229,7 @@ def only_beats(ledger: Ledger, pulse: Pulse, request: HeartbeatNodeReq, now: dat
         or not node.watched
         or node.incarnation != request.incarnation
         or node.state is NodeState.EXPIRED
-        or (pulse.due is not None and now > pulse.due)
+        or now - beat.last_seen > pulse.expiry
         or (request.digest and request.digest != ledger.digest_of(node_id))
     ):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -80,11 +81,12 @@ def test_what_needs_a_decision_is_left_alone(turns: list[Turn], fields: dict[str
     assert story.pulse.beats == untouched.pulse.beats
 
 
-def test_when_anybody_may_have_expired_the_long_way_looks_first() -> None:
+def test_a_node_that_was_silent_for_too_long_takes_the_long_way() -> None:
     story = told(lambda s: s.tell(register("n2", 1), after=20))
     story.tell(said(story), after=1)
-    assert only_beats(story.ledger, story.pulse, said(story), story.now)
-    assert story.pulse.due is not None
-    assert not only_beats(
-        story.ledger, story.pulse, said(story), story.pulse.due.replace(year=2027)
-    )
+    seen = story.pulse.beats["n1"].last_seen
+    late = seen + story.pulse.expiry
+    assert story.pulse.overdue(late)  # n2 may have expired, which is nothing to n1
+    assert not only_beats(story.ledger, story.pulse, said(story), late + timedelta(seconds=1))
+    assert story.pulse.beats["n1"].last_seen == seen
+    assert only_beats(story.ledger, story.pulse, said(story), late)
