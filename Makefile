@@ -3,6 +3,7 @@
 #   make demo    a pipeline on three nodes of this machine, one of which dies
 #   make check   lint, types, import contracts, core and property tests (under two minutes)
 #   make test    every test, then the wheel in a fresh environment
+#   make simulate  deployments in virtual time under faults: SECONDS=600 of it (SEED=1 to repeat)
 #   make drill   real processes, killed and frozen, bad links: SECONDS=300 of it (SEED=1 to repeat)
 #   make bench   how fast it is, as ratios to floors measured in the same run (a few minutes);
 #                BENCH='placement starts' for some, BENCH='--output json' for programs
@@ -17,7 +18,7 @@ STAMP := $(VENV)/.made
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check static test wheel drill bench docs lock clean
+.PHONY: help venv demo check static test wheel simulate drill bench docs lock clean
 .NOTPARALLEL:
 
 help:
@@ -39,7 +40,8 @@ static: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 check: static
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/core tests/properties
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/core tests/properties \
+		tests/simulation/test_few.py
 
 # One deployment serves all of tests/compose, so they run one after the other. They need a
 # Docker engine: without one they say what was left out, and fail where CI is set. The same
@@ -57,10 +59,13 @@ test: $(STAMP)
 wheel: $(STAMP)
 	$(BIN)/python tests/wheel/smoke.py
 
+# The laws in virtual time: other seeds each time; SEED tells one again, with all it says.
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --seconds $(or $(SECONDS),600) --jobs $(JOBS) $(if $(SEED),--seed $(SEED))
+
 # The laws under real faults; a failed drill leaves its logs, recordings and story.
-SECONDS ?= 300
 drill: $(STAMP)
-	$(BIN)/python -m tests.drills --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.drills --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED))
 
 # Each benchmark runs alone, in a process of its own; servers listen on loopback only.
 BENCH ?=

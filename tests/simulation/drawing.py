@@ -29,7 +29,7 @@ BAD_EVERY_S: Final = 4.0
 SETTLING_S: Final = 2.0
 """Nothing happens before the first leader leads."""
 
-Draw = Callable[["Drawer", float], Action]
+Draw = Callable[["Drawer", float], Action | list[Action]]
 
 
 class Kind(Struct, frozen=True):
@@ -74,7 +74,8 @@ class Drawer:
             if at > self.length_s:
                 return actions
             (kind,) = self.rng.choices(kinds, weights)
-            actions.append(kind.draw(self, round(at, 3)))
+            drawn = kind.draw(self, round(at, 3))
+            actions += drawn if isinstance(drawn, list) else [drawn]
 
     # --- what kinds draw ----------------------------------------------------------------
 
@@ -188,10 +189,43 @@ def _program(d: Drawer, at: float) -> Action:
     return Action(
         at=at,
         kind="program",
-        who=d.rng.choice(["deaf", "missing", "stuck"]),
+        who=d.rng.choice(["deaf", "missing", "stuck", "brief"]),
         job=d.job(),
         s=d.seconds(5.0, 20.0),
     )
+
+
+def _brief(d: Drawer, at: float) -> list[Action]:
+    """Workers that end at once, while messages come twice."""
+    job = d.job()
+    return [
+        Action(at=at, kind="program", who="brief", job=job, s=4.0),
+        Action(at=at, kind="weather", who="twice", p=0.5, s=4.0),
+        *(_later(d, at + 0.2 + step, "start", job) for step in (0.0, 0.8, 1.6)),
+    ]
+
+
+def _late_append(d: Drawer, at: float) -> list[Action]:
+    """A leader that is cut off while it writes, and heard again after the next one leads."""
+    ttl_s = d.setup.lease_ttl_s
+    return [
+        Action(at=at, kind="cut", who=d.controller(), s=ttl_s + 2.0, on=True, n=1),
+        *(_later(d, at + 0.1 + step, "start", d.job()) for step in (0.0, 0.3)),
+        _later(d, at + ttl_s + 1.0, "start", d.job()),
+    ]
+
+
+def _late_inventory(d: Drawer, at: float) -> list[Action]:
+    """A node whose last words to a new leader are slow to come."""
+    return [
+        Action(at=at, kind="reconnect", who=d.node(), s=0.6, p=2.5),
+        Action(at=at + 0.05, kind="terminate", who=d.controller()),
+        *(_later(d, at + step, "start", d.job()) for step in (0.9, 1.2)),
+    ]
+
+
+def _later(d: Drawer, at: float, kind: str, job: str) -> Action:
+    return Action(at=round(at, 3), kind=kind, job=job, n=d.number(1, 3), s=8.0)
 
 
 def _clock_step(d: Drawer, at: float) -> Action:
@@ -211,6 +245,9 @@ BAD: Final = [
     Kind(1, lambda d, at: Action(at=at, kind="server_restart", s=d.seconds(0.2, 2.0, 8.0))),
     Kind(0.5, lambda d, at: Action(at=at, kind="server_freeze", s=d.seconds(0.5, 3.0, 8.0))),
     Kind(4, _weather),
+    Kind(0.5, _brief),
+    Kind(0.5, _late_append),
+    Kind(0.5, _late_inventory),
     Kind(1, _clock_step),
     Kind(1, _program),
     Kind(1, lambda d, at: Action(at=at, kind="refuse", who=d.node(), n=d.number(1, 3))),

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC
+from importlib import import_module
+from types import ModuleType
 from typing import Final, TypeAlias
 from unittest.mock import patch
 
@@ -15,9 +18,7 @@ from controller import leader
 from events.capacity import Capacity
 from events.jetstream import JetStreamLog
 from events.messages import InventoryRow
-from schedulers import clock, leading
 from schedulers.clock import MonotonicClock
-from schedulers.decide import nodes, reconcile, settle
 from schedulers.decide.messages import (
     LaunchFailed,
     LaunchUncertain,
@@ -35,8 +36,14 @@ from schedulers.supervisor.core import LocalSupervisor
 from schedulers.supervisor.journal import EpochSeen
 from schedulers.supervisor.process_tree import ProcessId, Table
 from schedulers.supervisor.state import State, Worker
+from tests.simulation.seams import SimDatetime
 
 Fault: TypeAlias = Callable[[], AbstractContextManager[None]]
+
+
+def _module(name: str) -> ModuleType:
+    """A module of the decisions; some have functions of their own name beside them."""
+    return import_module(f"schedulers.decide.{name}")
 
 
 @contextmanager
@@ -89,7 +96,7 @@ def expiry_by_wall_clock() -> Iterator[None]:
     """A controller's time is what the machine's clock says."""
 
     def now(_self: MonotonicClock) -> object:
-        return clock.datetime.now(clock.UTC)
+        return SimDatetime.now(UTC)
 
     with patch.object(MonotonicClock, "now", now):
         yield
@@ -98,14 +105,14 @@ def expiry_by_wall_clock() -> Iterator[None]:
 @contextmanager
 def no_roll_back() -> Iterator[None]:
     """A start that can't be completed leaves running what was started."""
-    with patch.object(settle, "stop_worker", lambda *_, **__: None):
+    with patch.object(_module("settle"), "stop_worker", lambda *_, **__: None):
         yield
 
 
 @contextmanager
 def old_inventories() -> Iterator[None]:
     """A worker that a list lacks is gone, whenever the list was taken."""
-    with patch.object(reconcile, "_is_later", lambda *_: True):
+    with patch.object(_module("reconcile"), "_is_later", lambda *_: True):
         yield
 
 
@@ -204,7 +211,7 @@ def epoch_of_the_clock() -> Iterator[None]:
 
     async def read_log(self: Leading) -> None:
         await plain(self)
-        self.epoch = int(leading.datetime.now(leading.UTC).timestamp() * 1000)
+        self.epoch = int(SimDatetime.now(UTC).timestamp() * 1000)
 
     with patch.object(Leading, "_read_log", read_log):
         yield
@@ -244,7 +251,7 @@ def a_slot_too_many() -> Iterator[None]:
 @contextmanager
 def inventories_never_asked() -> Iterator[None]:
     """Nobody asks a node what it runs, whatever its heartbeats say."""
-    with patch.object(nodes, "ask", lambda *_, **__: None):
+    with patch.object(_module("nodes"), "ask", lambda *_, **__: None):
         yield
 
 

@@ -19,6 +19,7 @@ FIRST_PID: Final = 100
 PIDS: Final = 40
 """So few that they are soon used again."""
 
+BRIEF_S: Final = 0.002
 INIT: Final = 1
 BOOT_PROCESSES: Final = 3
 TERM, KILL = 15, 9
@@ -27,11 +28,13 @@ TERM_TAKES_S: Final = (0.01, 1.5)
 
 class Program(Struct):
     """What the workers of a job are. ``deaf``: TERM does nothing. ``missing``: there is no
-    such program. ``stuck_s``: how long after KILL it is still in the kernel."""
+    such program. ``brief``: it ends at once, with an error. ``stuck_s``: how long after
+    KILL it is still in the kernel."""
 
     deaf: bool = False
     missing: bool = False
     stuck_s: float = 0.0
+    brief: bool = False
 
 
 class Running(Struct):
@@ -107,6 +110,8 @@ class Machine:
             raise FileNotFoundError(2, "No such file or directory", "program")
         process = self._make(variables, program)
         self.watch.spawned(self, process)
+        if program.brief:
+            self.kernel.post_at(self.kernel.loop.time() + BRIEF_S, self.exit, process, 1)
         return process
 
     def bystander(self) -> None:

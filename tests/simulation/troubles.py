@@ -155,6 +155,7 @@ def program(world: World, action: Action) -> None:
         deaf=action.who == "deaf",
         missing=action.who == "missing",
         stuck_s=3.0 if action.who == "stuck" else 0.0,
+        brief=action.who == "brief",
     )
     world.later(action.s, lambda: world.programs.pop(action.job, None))
 

@@ -1,0 +1,20 @@
+"""The simulation can fail: each deliberate fault breaks a law within its budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.faults import FAULTS
+from tests.simulation.finding import find
+
+BUDGET_STORIES = 40
+FIRST = dict.fromkeys(FAULTS, 0)
+"""Where the search begins: before a seed that finds it, so that the tests are short. How long
+it takes from anywhere is told by ``python -m tests.simulation --faults``."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_deliberate_fault_is_found(name: str) -> None:
+    found = find(name, FIRST[name], BUDGET_STORIES)
+    assert found.broken, f"{name} was not found in {found.stories} stories, {found.steps} steps"
