@@ -15,6 +15,7 @@ from nats.aio.client import Client
 
 from controller.config import ControllerConfig, default_state_dir
 from events.errors import Invalid
+from events.policies import Restarting
 from events.subjects import Subjects
 from schedulers.decide import Rules
 from schedulers.embedded import embedded_backend, embedded_rules
@@ -38,6 +39,17 @@ def rules_of(config: ControllerConfig) -> Rules:
         stop_timeout_s=config.stop_timeout_s,
         allow_job_command=config.allow_job_command,
         worker_command=config.worker_command,
+        on_shortage=config.on_shortage,
+        on_failure=config.on_failure,
+        on_lost=config.on_lost,
+        on_drain=config.on_drain or None,
+        restart=Restarting(
+            first_s=config.restart_first_s,
+            longest_s=config.restart_longest_s,
+            limit=config.restart_limit,
+            window_s=config.restart_window_s,
+            quiet_s=config.restart_quiet_s,
+        ),
     )
     match config.scheduler:
         case "process":

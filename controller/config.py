@@ -19,6 +19,7 @@ from controller.recordsettings import FILE_BYTES, TOTAL_BYTES, RecordSettings
 from events.connection import CONNECT_TIMEOUT_S, Access
 from events.errors import Invalid
 from events.ids import DEFAULT_EXPIRY_S, DEFAULT_HEARTBEAT_S, ENV_NAME_RE, Capacity, Id
+from events.policies import BackoffSeconds, OnEnd, Restarting, RestartLimit, WindowSeconds
 from events.settings import (
     DEFAULT_SERVER,
     ConnectTimeout,
@@ -47,6 +48,8 @@ from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.kubernetes.reading import read_config
 from schedulers.masking import DEFAULT_RULES, Mask
 from schedulers.packing import Packing
+
+RESTARTING: Final = Restarting()
 
 DEFAULT_HTTP: Final = "127.0.0.1:9622"
 HTTP_OFF: Final = "off"
@@ -105,6 +108,40 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         PositiveSeconds,
         Meta(description="beyond a stop's grace; then it answers, with what is unconfirmed"),
     ] = 30.0
+    on_shortage: Annotated[
+        Literal["fail", "wait"],
+        Meta(description="for starts that don't say: refuse one without room, or let it wait"),
+    ] = "fail"
+    on_failure: Annotated[
+        OnEnd,
+        Meta(description="for starts that don't say: what a worker's failure leads to"),
+    ] = "report"
+    on_lost: Annotated[
+        OnEnd,
+        Meta(description="for starts that don't say: what the loss of a worker leads to"),
+    ] = "report"
+    on_drain: Annotated[
+        Literal["move", "stop", ""],
+        Meta(
+            description="for starts that don't say: whether a drain moves or stops them; empty "
+            "to move those that may be restarted"
+        ),
+    ] = ""
+    restart_first_s: Annotated[
+        BackoffSeconds, Meta(description="before the first restart; each further one waits double")
+    ] = RESTARTING.first_s
+    restart_longest_s: Annotated[
+        BackoffSeconds, Meta(description="before a restart, at the most")
+    ] = RESTARTING.longest_s
+    restart_limit: Annotated[
+        RestartLimit, Meta(description="restarts of a job within restart_window_s, at the most")
+    ] = RESTARTING.limit
+    restart_window_s: Annotated[
+        WindowSeconds, Meta(description="in which the restarts of a job are counted")
+    ] = RESTARTING.window_s
+    restart_quiet_s: Annotated[
+        WindowSeconds, Meta(description="a run this old begins with restart_first_s again")
+    ] = RESTARTING.quiet_s
     lease_ttl_s: Annotated[
         int, Meta(ge=1, le=3_600, description="how long a dead leader is waited for")
     ] = 10

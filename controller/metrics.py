@@ -27,6 +27,8 @@ from events.ledger import Ledger
 from events.log import EventLog
 from events.states import NodeState, RunState, WorkerState
 from schedulers.backend import Backend, Measure
+from schedulers.decide import Rules
+from schedulers.decide.waiting import missing_slots
 
 COMMAND_BUCKETS: Final = (
     0.001,
@@ -73,6 +75,8 @@ class Leading(Protocol):
 
     @property
     def ledger(self) -> Ledger: ...
+    @property
+    def rules(self) -> Rules: ...
     @property
     def stats(self) -> EngineCounts: ...
     @property
@@ -168,6 +172,7 @@ class Metrics(Collector):
             yield from _of_engine(engine)
             yield from _of_nodes(engine.ledger)
             yield from _of_work(engine.ledger)
+            yield from _of_line(engine.ledger, engine.rules)
             waiting = "Queued commands that were not taken at the last look."
             yield _gauge("queued_commands", waiting, self.queue.waiting)
             for measure in _measures(engine):
@@ -253,6 +258,16 @@ def _of_work(ledger: Ledger) -> Iterator[Metric]:
     jobs = Counter(job.current.state.value for job in ledger.jobs.values() if job.runs)
     yield _by_state("workers", "Remembered workers, by state.", WorkerState, workers)
     yield _by_state("jobs", "Remembered jobs, by the state of their run.", RunState, jobs)
+
+
+def _of_line(ledger: Ledger, rules: Rules) -> Iterator[Metric]:
+    missing = "Slots that would let every start that waits begin."
+    yield _gauge("missing_slots", missing, missing_slots(ledger, rules))
+    waiting = "Starts that wait: for slots, or for the time of their restart."
+    yield _gauge("waiting_starts", waiting, len(ledger.waiting))
+    restarts = sum(len(job.restarts) for job in ledger.jobs.values())
+    told = "Restarts that jobs have behind them since somebody started them."
+    yield _gauge("recent_restarts", told, restarts)
 
 
 def _measures(engine: Leading) -> list[Measure]:

@@ -136,6 +136,11 @@ def _definition(job: JobReply) -> dict[str, object]:
         "hash": job.hash,
         "env_vars": job.env_vars,
         "scheduler_config": msgspec.to_builtins(job.scheduler_config),
+        "priority": job.priority,
+        "on_failure": job.policy.on_failure,
+        "on_lost": job.policy.on_lost,
+        "on_drain": job.policy.on_drain,
+        "restart": msgspec.structs.asdict(job.policy.restart),
     }
 
 

@@ -16,7 +16,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,10 +30,14 @@ from events.connection import CONNECT_TIMEOUT_S, Access, Hooks, connect
 from events.denials import Denials
 from events.errors import Internal, Invalid, SlotbusError, UnknownJob
 from events.following import EventRecord, Follower, Start
-from events.ids import ID_RE, Position
+from events.ids import DEFAULT_DRAIN_S, ID_RE, MAX_WAIT_S, Position
 from events.messages import (
     Command,
+    ConfirmDeadReply,
+    ConfirmDeadReq,
     CordonReq,
+    DrainReply,
+    DrainReq,
     JobReply,
     JobRow,
     JobsReply,
@@ -48,18 +52,22 @@ from events.messages import (
     QueryLeader,
     QueryNode,
     QueryNodes,
+    QueryShortage,
     QueryWorker,
     QueryWorkers,
     SchedulerConfig,
+    ShortageReply,
     StartPipelineReq,
     StartReply,
     StopReply,
     StopWorkersReq,
     UncordonReq,
+    WaitingRow,
     WorkerReply,
     WorkerRow,
     WorkersReply,
 )
+from events.policies import OnDrain, OnEnd, RestartOptions
 from events.queueing import leave
 from events.settings import DEFAULT_SERVER
 from events.states import RUN_ENDED
@@ -88,6 +96,13 @@ class StartFields(TypedDict, total=False):
     run_id: int | None
     env_vars: dict[str, str]
     scheduler_config: SchedulerConfig
+    on_shortage: Literal["fail", "wait"] | None
+    priority: int
+    not_after: datetime | None
+    on_failure: OnEnd | None
+    on_lost: OnEnd | None
+    on_drain: OnDrain | None
+    restart: RestartOptions
     command_id: str | None
     wait_s: float
 
@@ -100,6 +115,15 @@ class StopFields(TypedDict, total=False):
     grace_s: float
     wait_s: float
     command_id: str | None
+
+
+DRAIN_MARGIN_S: Final = 10.0
+"""The answer to a drain comes at its deadline, when the leader gets to it."""
+
+
+def wait_for_drain(deadline_s: float) -> float:
+    """Seconds to wait for the end of a drain."""
+    return min(MAX_WAIT_S, deadline_s + DRAIN_MARGIN_S)
 
 
 def make_command_id() -> str:
@@ -213,6 +237,21 @@ class SlotbusClient:
         request = convert({"node_id": node_id}, UncordonReq)
         return decode(await self.send(request), NodeReply)
 
+    async def drain(
+        self, node_id: str, *, deadline_s: float = DEFAULT_DRAIN_S, force: bool = False
+    ) -> DrainReply:
+        """Empties a node: its runs move elsewhere, or stop, as their jobs have it. Returns at
+        the end or the deadline, with what remains and why. Raises UnknownNode."""
+        fields = {"node_id": node_id, "deadline_s": deadline_s, "force": force}
+        request = convert({**fields, "wait_s": wait_for_drain(deadline_s)}, DrainReq)
+        return decode(await self.send(request), DrainReply)
+
+    async def confirm_dead(self, node_id: str) -> ConfirmDeadReply:
+        """Says that nothing runs on an expired node any more: its workers count as gone, and
+        others may take their place. Raises UnknownNode, NodeAlive."""
+        request = convert({"node_id": node_id}, ConfirmDeadReq)
+        return decode(await self.send(request), ConfirmDeadReply)
+
     async def send(self, command: Command) -> bytes:
         """Like the methods above, for those who want the body of the reply as it came.
         A missing ``command_id`` is made before the first try, and kept."""
@@ -255,6 +294,11 @@ class SlotbusClient:
         """Nodes with their slots; an unknown one gives an empty list."""
         pages = await self.pages(QueryNodes(node_id=node_id))
         return [row for page in pages for row in decode(page, NodesReply).nodes]
+
+    async def shortage(self) -> list[WaitingRow]:
+        """The starts that wait for slots, in the order in which they get them."""
+        pages = await self.pages(QueryShortage())
+        return [row for page in pages for row in decode(page, ShortageReply).waiting]
 
     async def job(self, job_id: str, *, run_id: int | None = None) -> JobReply:
         """Everything about one run of a job, the newest unless said otherwise. Raises

@@ -42,7 +42,8 @@ MAX_INT: Final = 2**63 - 1
 RunNumber = Annotated[int, Meta(ge=1, le=MAX_INT)]
 SlotCount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Capacity = Annotated[int, Meta(ge=0, le=1_000_000)]
-WaitSeconds = Annotated[float, Meta(ge=0, le=86_400)]
+MAX_WAIT_S: Final = 86_400.0
+WaitSeconds = Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
 
 MAX_WORKERS_A_RUN: Final = 1_000
 MAX_PROGRAM_BYTES: Final = 512 * 1024

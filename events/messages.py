@@ -31,6 +31,8 @@ from events.states import NodeState, RunState, WorkerState
 Counter = Annotated[int, Meta(ge=0, le=MAX_INT)]
 PageLimit = Annotated[int, Meta(ge=1, le=5_000)]
 Priority = Annotated[int, Meta(ge=-1_000, le=1_000)]
+Moment = Annotated[datetime, Meta(tz=True)]
+"""Of RFC 3339, with its zone."""
 
 
 class Message(Struct, kw_only=True, frozen=True):
@@ -111,7 +113,7 @@ class StartPipelineReq(Message, kw_only=True, frozen=True):
     scheduler_config: SchedulerConfig = SchedulerConfig()
     on_shortage: Literal["fail", "wait"] | None = None
     priority: Priority = 0
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     on_failure: OnEnd | None = None
     on_lost: OnEnd | None = None
     on_drain: OnDrain | None = None
@@ -130,7 +132,7 @@ class StopWorkersReq(Message, kw_only=True, frozen=True):
     force: bool = False
     grace_s: WaitSeconds = DEFAULT_GRACE_S
     wait_s: WaitSeconds = DEFAULT_WAIT_S
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     command_id: Id | None = None
 
 
@@ -138,7 +140,7 @@ class CordonReq(Message, kw_only=True, frozen=True):
     """No new workers on this node."""
 
     node_id: Id
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
@@ -147,7 +149,7 @@ class UncordonReq(Message, kw_only=True, frozen=True):
     """New workers are welcome on this node again."""
 
     node_id: Id
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
@@ -160,7 +162,7 @@ class DrainReq(Message, kw_only=True, frozen=True):
     node_id: Id
     deadline_s: WaitSeconds = DEFAULT_DRAIN_S
     force: bool = False
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
@@ -170,7 +172,7 @@ class ConfirmDeadReq(Message, kw_only=True, frozen=True):
     count as gone, so that others may take their place."""
 
     node_id: Id
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 

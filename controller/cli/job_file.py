@@ -1,6 +1,7 @@
 """A start request from arguments and files, with every mistake named.
 
-What lives here: reading job files and the small languages of options (``K=V``, ``@FILE``).
+What lives here: reading job files and the small languages of options (``K=V``, ``@FILE``,
+times).
 What may not: talking to anyone.
 """
 
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -38,14 +40,28 @@ class StartArguments(Struct, kw_only=True, frozen=True):
     selector: list[str] = []
     spread: str | None = None
     stop_after_s: float | None = None
+    on_shortage: str | None = None
+    priority: int | None = None
+    not_after: str | None = None
+    on_failure: str | None = None
+    on_lost: str | None = None
+    on_drain: str | None = None
+    restart: dict[str, float | None] = {}
     wait_s: float | None = None
     command_id: str | None = None
+
+
+SIMPLE: Final = (
+    *("job_id", "slots", "name", "run_id", "wasm_path", "hash"),
+    *("on_shortage", "priority", "on_failure", "on_lost", "on_drain", "wait_s", "command_id"),
+)
+"""Fields that the command line says as they are."""
 
 
 def build_start(arguments: StartArguments) -> StartPipelineReq:
     """The request; the command line wins over the file. Raises Invalid, TooLarge."""
     tree = read_job_file(arguments.file) if arguments.file else {}
-    for name in ("job_id", "slots", "name", "run_id", "wasm_path", "hash", "wait_s", "command_id"):
+    for name in SIMPLE:
         value = getattr(arguments, name)
         if value is not None:
             tree[name] = value
@@ -53,6 +69,11 @@ def build_start(arguments: StartArguments) -> StartPipelineReq:
         tree["program"] = read_program(arguments.program)
     if arguments.env:
         tree["env_vars"] = {**_table(tree, "env_vars"), **pairs(arguments.env, "--env")}
+    if arguments.not_after is not None:
+        tree["not_after"] = moment(arguments.not_after, "--not-after")
+    restart = {name: value for name, value in arguments.restart.items() if value is not None}
+    if restart:
+        tree["restart"] = {**_table(tree, "restart"), **restart}
     scheduler = _scheduler_config(arguments)
     if scheduler:
         tree["scheduler_config"] = {**_table(tree, "scheduler_config"), **scheduler}
@@ -70,6 +91,24 @@ def _scheduler_config(arguments: StartArguments) -> dict[str, object]:
         "stop_after_s": arguments.stop_after_s,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time with its zone, or seconds from now. Raises Invalid."""
+    try:
+        return datetime.now(UTC) + timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise Invalid(
+            f"{option} {text!r} is no number of seconds and no time like 2026-01-31T12:00:00Z",
+            path=option,
+        )
+    return found
 
 
 def _table(tree: dict[str, Any], name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from controller.cli import (
     commands,
     describe,
     doctor,
+    draining,
     past,
     pods,
     programs,
@@ -76,10 +77,19 @@ app.command("wait", rich_help_panel=_USE, epilog=EXIT_CODES)(waiting.wait)
 app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(pods.pod)
 app.command(rich_help_panel=_USE)(commands.cordon)
 app.command(rich_help_panel=_USE)(commands.uncordon)
+app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(draining.drain)
+node = App(
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="What only a person can know of a node.",
+)
+node.command("confirm-dead", epilog=EXIT_CODES)(draining.confirm_dead)
+app.add_typer(node, name="node", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(reporting.ended)
 app.command(rich_help_panel=_WATCH)(queries.workers)
 app.command(rich_help_panel=_WATCH)(queries.jobs)
 app.command(rich_help_panel=_WATCH)(queries.nodes)
+app.command(rich_help_panel=_WATCH)(queries.shortage)
 app.command(rich_help_panel=_WATCH)(describe.describe)
 app.command(rich_help_panel=_WATCH)(watching.events)
 app.command(rich_help_panel=_WATCH)(watching.logs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
@@ -18,9 +19,12 @@ from typing import TYPE_CHECKING, Final, TextIO
 from controller.colours import shows_colours
 from events.errors import Fact, SlotbusError
 from events.messages import (
+    ConfirmDeadReply,
+    DrainReply,
     JobRow,
     NodeReply,
     NodeRow,
+    ShortageReply,
     StartReply,
     StopReply,
     WorkerRow,
@@ -158,6 +162,66 @@ def print_node(reply: NodeReply) -> None:
     write(f"{reply.node_id} is {reply.state}")
 
 
+def print_drain(reply: DrainReply) -> None:
+    for warning in reply.warnings:
+        warn(warning)
+    write(drain_line(reply) + (f" ({reply.reason})" if reply.reason else ""))
+    for run in reply.moved:
+        onto = "no run yet" if run.to_run is None else f"run {run.to_run}"
+        write(f"  {clean(run.job_id)} run {run.run_id} moved: {onto}, {run.state}")
+    for worker_id in reply.stopped:
+        write(f"  {clean(worker_id)} stopped")
+    if reply.remaining:
+        rows = [
+            (left.worker_id, left.job_id, str(left.run_id), str(left.slots), left.reason)
+            for left in reply.remaining
+        ]
+        table(("REMAINING", "JOB", "RUN", "SLOTS", "REASON"), rows)
+
+
+def drain_line(reply: DrainReply) -> str:
+    """How far a drain has come."""
+    if reply.complete:
+        return f"{reply.node_id} is empty, and {reply.state}"
+    reasons = Counter(left.reason for left in reply.remaining)
+    told = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
+    return f"{reply.node_id} is {reply.state}: {reply.remaining_count} workers remain ({told})"
+
+
+def print_dead(reply: ConfirmDeadReply) -> None:
+    for warning in reply.warnings:
+        warn(warning)
+    write(f"{reply.node_id}: {reply.count} workers count as gone")
+    for worker_id in reply.workers:
+        write(f"  {clean(worker_id)}")
+
+
+def shortage_table(reply: ShortageReply) -> None:
+    heads = ("JOB", "RUN", "SLOTS", "MISSING", "PRIORITY", "SINCE", "UNTIL", "SELECTOR", "REASON")
+    write(f"{len(reply.waiting)} wait, {reply.missing} slots are missing")
+    table(
+        heads,
+        [
+            (
+                row.job_id,
+                str(row.run_id),
+                str(row.slots),
+                str(row.missing),
+                str(row.priority),
+                local_time(row.since),
+                "" if row.not_after is None else local_time(row.not_after),
+                ",".join(f"{key}={value}" for key, value in sorted(row.selector.items())),
+                _why_waiting(row.reason, row.not_before),
+            )
+            for row in reply.waiting
+        ],
+    )
+
+
+def _why_waiting(reason: str, not_before: datetime | None) -> str:
+    return reason if not_before is None else f"not before {local_time(not_before)}: {reason}"
+
+
 def worker_table(workers: Sequence[WorkerRow]) -> None:
     heads = ("WORKER", "JOB", "RUN", "NODE", "SLOTS", "STATE", "SINCE", "PID", "EXIT", "REASON")
     table(
@@ -199,7 +263,7 @@ def job_table(jobs: Sequence[JobRow]) -> None:
                 str(row.workers),
                 local_time(row.since),
                 row.name,
-                row.reason,
+                _why_waiting(row.reason, row.not_before),
             )
             for row in jobs
         ],

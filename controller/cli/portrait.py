@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from controller.cli.output import clean, local_time, table, worker_table, write
+from controller.cli.output import clean, drain_line, local_time, table, worker_table, write
 from controller.cli.telling import tell
 from events.following import EventRecord
 from events.messages import (
@@ -22,6 +22,7 @@ from events.messages import (
     WorkerReply,
     WorkerRow,
 )
+from events.policies import Policy
 
 PROGRAM_SHOWN: int = 500
 """Letters of a program that people see; json has all of it."""
@@ -115,9 +116,15 @@ def _job(job: JobReply) -> list[tuple[str, object]]:
         ("state", job.state),
         ("since", job.since),
         ("reason", job.reason),
-        ("slots", job.slots),
+        ("not before", job.not_before),
+        ("not after", job.not_after),
+        ("waits for the end of", job.awaits),
+        ("slots", f"{job.slots}, {job.missing} missing" if job.missing else job.slots),
+        ("priority", job.priority or ""),
         ("live workers", str(job.workers)),
-        ("started by", job.command_id),
+        ("started by", _origin(job)),
+        ("restarts", job.restarts or ""),
+        ("policy", _policy(job.policy)),
         ("attempts", job.attempt if job.attempt > 1 else ""),
         ("failures", job.failures),
         ("command", shlex.join(command) if isinstance(command, list) else command),
@@ -131,6 +138,30 @@ def _job(job: JobReply) -> list[tuple[str, object]]:
     ]
 
 
+def _origin(job: JobReply) -> str:
+    if job.restart_of is None:
+        return job.command_id
+    how = f"restart {job.tries} in a row" if job.tries else "it moved"
+    return f"run {job.restart_of} ({how})"
+
+
+def _policy(policy: Policy) -> str:
+    """What differs from doing nothing, in a sentence."""
+    said = []
+    for name, on_end in (("failure", policy.on_failure), ("loss", policy.on_lost)):
+        if on_end == "restart":
+            said.append(f"restart on {name}")
+    if said:
+        how = policy.restart
+        said.append(
+            f"after {how.first_s:g} s doubling to {how.longest_s:g} s, at most {how.limit} times "
+            f"within {how.window_s:g} s, anew after {how.quiet_s:g} quiet s"
+        )
+    if policy.on_drain == "move":
+        said.append("moved when a node is drained")
+    return ", ".join(said)
+
+
 def _node(node: NodeDetailReply) -> list[tuple[str, object]]:
     row = node.node
     age = row.heartbeat_age_s
@@ -139,6 +170,9 @@ def _node(node: NodeDetailReply) -> list[tuple[str, object]]:
         ("state", row.state),
         ("since", node.since),
         ("when back", node.cordon if node.cordon != row.state else ""),
+        ("dead", node.dead),
+        ("drain", f"{drain_line(node.drain)} ({node.drain.command_id})" if node.drain else ""),
+        ("drained until", node.drain_deadline),
         ("slots", f"{row.registered_slots}: {row.free_slots} free, {row.scheduled_slots} in use"),
         ("heard", "needs no heartbeat" if age is None else f"{age:.1f} s ago"),
         ("labels", row.labels),

@@ -101,6 +101,27 @@ def nodes(
     )
 
 
+@with_nats
+def shortage(
+    watch: Watch = False,
+    output: OutputOption = Output.TABLE,
+    nats: Nats = NOTHING_SAID,
+) -> None:
+    """List the starts that wait, in the order in which they get slots, and what they lack."""
+    from controller.cli.output import shortage_table
+    from controller.cli.session import Where
+    from events.codec import decode
+    from events.messages import QueryShortage, ShortageReply
+
+    _query(
+        QueryShortage,
+        {},
+        Where(nats, output),
+        lambda body: shortage_table(decode(body, ShortageReply)),
+        watch=watch,
+    )
+
+
 def _query(
     kind: type[PagedQuery],
     fields: Mapping[str, object],

@@ -104,6 +104,8 @@ class _Page(Struct):
     workers: list[msgspec.Raw] | None = None
     jobs: list[msgspec.Raw] | None = None
     nodes: list[msgspec.Raw] | None = None
+    waiting: list[msgspec.Raw] | None = None
+    missing: int | None = None
 
 
 def join_pages(pages: list[bytes]) -> bytes:
@@ -114,7 +116,9 @@ def join_pages(pages: list[bytes]) -> bytes:
     joined: dict[str, object] = {}
     for page in pages:
         for name, rows in msgspec.structs.asdict(msgspec.json.decode(page, type=_Page)).items():
-            if rows is not None:
+            if isinstance(rows, int):
+                joined[name] = rows
+            elif rows is not None:
                 known = joined.setdefault(name, [])
                 assert isinstance(known, list)
                 known.extend(rows)

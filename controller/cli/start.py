@@ -28,6 +28,7 @@ AFTER_DASHES = "after --"
 """Key in the context's ``meta`` of what stood behind ``--``."""
 
 _PLACEMENT = "Placement"
+_POLICY = "Policies"
 
 
 @with_nats
@@ -89,6 +90,84 @@ def start(
             rich_help_panel=_PLACEMENT,
         ),
     ] = None,
+    on_shortage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fail|wait",
+            help="Where slots are missing: refuse it, or let it wait (as configured).",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Of two that wait the higher is first [0].", rich_help_panel=_POLICY
+        ),
+    ] = None,
+    not_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME|SECONDS",
+            help="Give it up if it is not placed by then.",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
+    on_failure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="report|restart",
+            help="When a worker fails: the others go on, or all begin anew (as configured).",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
+    on_lost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="report|restart",
+            help="When a worker is gone with its node (as configured).",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
+    on_drain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="move|stop",
+            help="When a node is drained (move, where it may restart).",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
+    restart_first: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Before the first restart; each further one waits twice as long [1].",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
+    restart_longest: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Up to so long between two [60].", rich_help_panel=_POLICY
+        ),
+    ] = None,
+    restart_limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="No more restarts within the window [10].", rich_help_panel=_POLICY
+        ),
+    ] = None,
+    restart_window: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="That window [3600].", rich_help_panel=_POLICY),
+    ] = None,
+    restart_quiet: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="After running so long it begins with the first again [600].",
+            rich_help_panel=_POLICY,
+        ),
+    ] = None,
     wait: Wait = None,
     queue: Queue = False,
     command_id: CommandId = None,
@@ -125,6 +204,19 @@ def start(
         selector=selector or [],
         spread=spread,
         stop_after_s=stop_after,
+        on_shortage=on_shortage,
+        priority=priority,
+        not_after=not_after,
+        on_failure=on_failure,
+        on_lost=on_lost,
+        on_drain=on_drain,
+        restart={
+            "first_s": restart_first,
+            "longest_s": restart_longest,
+            "limit": restart_limit,
+            "window_s": restart_window,
+            "quiet_s": restart_quiet,
+        },
         wait_s=wait,
         command_id=command_id,
     )

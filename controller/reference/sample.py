@@ -15,6 +15,7 @@ from controller.metrics import Leading
 from events.facts import NodeRegistered, Record
 from events.ledger import Ledger
 from schedulers.backend import Backend, Measure, Value
+from schedulers.decide import Rules
 from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.kubernetes.scheduler import kubernetes_backend
 
@@ -29,6 +30,7 @@ class _Counts(Struct):
 class _Led:
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.rules = Rules()
         self.stats = self.dispatcher = _Counts(Counter(x=1), Counter(x=1))
         self.epoch = 1
         made = kubernetes_backend(KubernetesConfig())

@@ -18,6 +18,7 @@ from events.facts import (
     NodeRegistered,
     Record,
     RunCreated,
+    RunWaiting,
     WorkerAssigned,
     WorkerEnded,
     WorkerLaunched,
@@ -27,6 +28,7 @@ from events.ledger import Ledger
 from events.log import LogConflict, MemoryLog
 from events.states import WorkerState
 from schedulers.backend import Backend, Measure, Value
+from schedulers.decide import Rules
 from tests.support.scripted import ScriptedLauncher
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,6 +49,7 @@ class Led:
 
     def __init__(self, *facts: AnyFact) -> None:
         self.ledger = Ledger()
+        self.rules = Rules()
         self.stats = Counts()
         self.dispatcher = Carried()
         self.epoch = 7
@@ -118,6 +121,28 @@ def test_slots_follow_the_ledger(metrics: Metrics) -> None:
     assert read(metrics, "free_slots") == 12
     assert read(metrics, "workers", state="finished") == 1
     assert read(metrics, "workers", state="running") == 0
+
+
+def test_what_those_who_wait_lack_follows_the_ledger(metrics: Metrics) -> None:
+    led = Led(node("n1", 2))
+    metrics.lead(led)
+    assert (read(metrics, "missing_slots"), read(metrics, "waiting_starts")) == (0, 0)
+    for job_id in ("a", "b"):
+        led.happens(
+            RunCreated(
+                job_id=job_id,
+                run_id=1,
+                command_id=job_id,
+                slots=5,
+                name=job_id,
+                hash="h",
+                deadline=BEGIN,
+            )
+        )
+    assert (read(metrics, "missing_slots"), read(metrics, "waiting_starts")) == (8, 2)
+    later = BEGIN + timedelta(seconds=5)
+    led.happens(RunWaiting(job_id="b", run_id=1, missing=0, reason="rests", not_before=later))
+    assert (read(metrics, "missing_slots"), read(metrics, "waiting_starts")) == (3, 2)
 
 
 def test_expired_nodes_offer_nothing_and_cordoned_ones_still_count(metrics: Metrics) -> None:
