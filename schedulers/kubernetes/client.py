@@ -37,6 +37,9 @@ CONNECT_TIMEOUT_S: Final = 5.0
 PAGE: Final = 1_000
 """Pods in one answer to a list."""
 
+NOBODY: Final = (502, 503, 504)
+"""What is answered in place of a server that is not there, or not ready."""
+
 READ_BUFFER_BYTES: Final = 2 * 1024 * 1024
 """An event of a watch is one line, and as long as an object may be."""
 
@@ -295,9 +298,14 @@ class KubeApi:
             )
             code = str(answer.status)
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
+            self.pacer.unanswered(told(error))
             raise ApiUnreachable(f"the API server can't be reached: {told(error)}") from error
         finally:
             self.asked[Asked(verb, code)] += 1
+        if answer.status in NOBODY:
+            self.pacer.unanswered(f"it answers {answer.status}")
+        else:
+            self.pacer.answered()
         return answer
 
     async def _refusal(self, answer: aiohttp.ClientResponse) -> ApiRefused:

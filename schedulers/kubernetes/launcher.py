@@ -121,6 +121,11 @@ class KubernetesLauncher:
                 self._api = await self._connect()
             return self._api
 
+    def _slow(self) -> str:
+        """Why there is no answer yet."""
+        away = self._api.pacer.away if self._api is not None else ""
+        return f"the API server can't be reached: {away}" if away else "the API server is slow"
+
     async def _own_owner(self) -> Owner | None:
         if not self._owner_known:
             self._owner = await find_owner(self.config, await self.api())
@@ -131,6 +136,8 @@ class KubernetesLauncher:
         """What makes this controller unready; "" for nothing."""
         if not self._tasks:
             return ""
+        if any(task.done() for task in self._tasks):
+            return "the pods are not followed any more"
         age_s = self.watch.age()
         if age_s is None:
             return "the pods were never listed"
@@ -171,8 +178,7 @@ class KubernetesLauncher:
             raise
         except TimeoutError as error:
             tracked = self.view.of(assignment.worker_id)
-            waits = tracked.sight.reason if tracked else "the API server does not answer in time"
-            raise Unreachable(waits) from error
+            raise Unreachable(tracked.sight.reason if tracked else self._slow()) from error
         finally:
             self._launching.discard(assignment.worker_id)
 
@@ -200,8 +206,10 @@ class KubernetesLauncher:
             async with asyncio.timeout(timeout_s):
                 state = await self._signal(order)
         except TimeoutError as error:
-            raise Unreachable("the API server does not answer in time") from error
-        except (ApiRefused, ApiUnreachable) as error:
+            raise Unreachable(self._slow()) from error
+        except ApiUnreachable as error:  # which the watch tells of, once for all
+            raise Unreachable(str(error)) from error
+        except ApiRefused as error:
             _log.warning("a pod can't be deleted", worker_id=order.worker_id, cause=str(error))
             raise Unreachable(str(error)) from error
         return AgentStopReply(state=state, seq=self._seq)
@@ -265,7 +273,7 @@ class KubernetesLauncher:
             async with asyncio.timeout(timeout_s):
                 found = await (await self.api()).list(PODS, self._selector)
         except TimeoutError as error:
-            raise Unreachable("the API server does not answer in time") from error
+            raise Unreachable(self._slow()) from error
         except ApiUnreachable as error:
             raise Unreachable(str(error)) from error
         except ApiRefused as refused:

@@ -75,7 +75,7 @@ def _of_requests(api: KubeApi | None) -> list[Measure]:
         Measure(
             name="kubernetes_throttled",
             text="Requests that waited: for others under way (at_once), for our own rate "
-            "(rate), because the server asked for it (server).",
+            "(rate), because the server asked for it or was away (server).",
             labels=("by",),
             values=[Value(one.times, {"by": by}) for by, one in waits.items()],
             grows=True,

@@ -1,4 +1,5 @@
-"""How hard the API server is pressed: requests a second, at once, and not before it said so.
+"""How hard the API server is pressed: requests a second, at once, not before it said so, and
+one by one while it does not answer.
 
 What lives here: ``Pacer``. What may not: the requests.
 """
@@ -8,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Literal
 
 from msgspec import Struct
+
+from schedulers.backoff import Backoff
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 15.0
+"""Between two requests to a server that does not answer."""
 
 MOST_HOLD_OFF_S: Final = 60.0
 """However long a server asks for."""
 
 
 Brake = Literal["at_once", "rate", "server"]
-"""What a request waited for: others under way, our own rate, or as the server has asked."""
+"""What a request waited for: others under way, our own rate, or the server, which had asked for
+it or was away."""
 
 
 class Waits(Struct):
@@ -30,7 +37,8 @@ class Waits(Struct):
 
 class Pacer:
     """Turns, first come first served: ``burst`` of them at once, then ``rate`` a second, and
-    never more than ``at_once`` under way."""
+    never more than ``at_once`` under way. While the server is ``away``, one after the other
+    with growing pauses, however many want to know whether it is back."""
 
     def __init__(self, rate: float, burst: int, at_once: int) -> None:
         self.waits: dict[Brake, Waits] = {"at_once": Waits(), "rate": Waits(), "server": Waits()}
@@ -39,6 +47,13 @@ class Pacer:
         self._under_way = asyncio.Semaphore(at_once)
         self._next_at = 0.0
         self._not_before = 0.0
+        self.away = ""
+        """Why the last request had no answer; "" where it had one."""
+
+        self._away_until = 0.0
+        self._back = asyncio.Event()
+        self._probe = asyncio.Lock()
+        self._pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
@@ -53,10 +68,41 @@ class Pacer:
             if wait_s > 0:
                 self._waited("rate", wait_s)
                 await asyncio.sleep(wait_s)
-            while (wait_s := self._not_before - loop.time()) > 0:
-                self._waited("server", wait_s)
+            await self._held_off()
+            if not self.away:
+                yield
+                return
+            async with self._probe:
+                await self._held_off()
+                yield
+
+    async def _held_off(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (wait_s := max(self._not_before, self._away_until) - loop.time()) > 0:
+            self._waited("server", wait_s)
+            if self._not_before >= self._away_until:
                 await asyncio.sleep(wait_s)
-            yield
+                continue
+            await self.until_back(wait_s)
+
+    async def until_back(self, seconds: float) -> None:
+        """Waits so long, or until the server has answered anybody."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._back.wait()
+
+    def unanswered(self, why: str) -> None:
+        """A request had no answer: others had better wait."""
+        self.away = why
+        self._back.clear()
+        self._away_until = asyncio.get_running_loop().time() + self._pauses.next()
+
+    def answered(self) -> None:
+        """The server is there. What waited for it goes on."""
+        if self.away:
+            self.away, self._away_until = "", 0.0
+            self._pauses.reset()
+            self._back.set()
 
     def _waited(self, brake: Brake, seconds: float) -> None:
         waits = self.waits[brake]

@@ -37,9 +37,13 @@ from schedulers.kubernetes.client import (
     pod_of,
 )
 from schedulers.kubernetes.identity import Selector, nobody
+from schedulers.kubernetes.pacing import Pacer
 from schedulers.kubernetes.pods import Pod
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 15.0
+LEAST_PAUSE_S: Final = 1.0
+"""Of a longer pause, which ends when the server has answered another request."""
+
 SILENCE_S: Final = 5.0
 """Beyond the time that a watch was asked to last, before it is taken for dead."""
 
@@ -104,6 +108,7 @@ class PodWatch:
         self._in_vain = 0
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._said = ""
+        self._pacer: Pacer | None = None
 
     def age(self) -> float | None:
         """Seconds since the server was last heard of the pods; None: never."""
@@ -138,6 +143,7 @@ class PodWatch:
 
     async def _round(self) -> None:
         api = await self._connected()
+        self._pacer = api.pacer
         age_s = asyncio.get_running_loop().time() - self._listed_at
         if not self._version or self._wanted.is_set() or age_s > RESYNC_S:
             if self._listed_at:
@@ -247,4 +253,10 @@ class PodWatch:
         if str(error) != self._said:
             self._said = str(error)
             _log.warning("watching the pods failed, trying again", cause=self._said)
-        await asyncio.sleep(max(self._backoff.next(), min(at_least_s, LONGEST_PAUSE_S)))
+        pause_s = max(self._backoff.next(), min(at_least_s, LONGEST_PAUSE_S))
+        least_s = min(pause_s, LEAST_PAUSE_S)
+        await asyncio.sleep(least_s)
+        if self._pacer is not None and self._pacer.away:
+            await self._pacer.until_back(pause_s - least_s)
+        else:
+            await asyncio.sleep(pause_s - least_s)

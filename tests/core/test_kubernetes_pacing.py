@@ -63,3 +63,44 @@ def test_everybody_waits_when_the_server_asks_for_it() -> None:
         assert (await times_of(pacer, 1))[0] - began <= 66.0
 
     run(work())
+
+
+def test_one_after_the_other_asks_a_server_that_is_away() -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        pacer = Pacer(1_000, 100, 10)
+        tried: list[float] = []
+
+        async def ask() -> None:
+            async with pacer.turn():
+                tried.append(loop.time())
+                if loop.time() < 100:
+                    pacer.unanswered("connection refused")
+                else:
+                    pacer.answered()
+
+        await asyncio.sleep(5)
+        pacer.unanswered("connection refused")
+        await asyncio.gather(*(ask() for _ in range(200)))
+        away = [at for at in tried if at < 100]
+        assert 95 / 15 <= len(away) <= 95 / 7.5 + 10
+        assert len(tried) == 200
+        assert max(tried) < 116
+        assert pacer.away == ""
+
+    run(work())
+
+
+def test_who_waits_goes_on_when_anybody_was_answered() -> None:
+    async def work() -> None:
+        pacer = Pacer(1_000, 100, 10)
+        for _ in range(20):
+            pacer.unanswered("connection refused")
+        waiting = asyncio.create_task(times_of(pacer, 3))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        assert pacer.away == "connection refused"
+        pacer.answered()
+        assert await waiting == [1.0, 1.0, 1.0]
+
+    run(work())

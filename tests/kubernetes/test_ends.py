@@ -11,10 +11,12 @@ from events.messages import StopReply, StopWorkersReq, WorkerFinishedReq
 from schedulers.decide import Rules
 from schedulers.kubernetes.scheduler import KubernetesScheduler
 from tests.support.kube import faults
+from tests.support.kube.apiserver import make_namespace
 from tests.support.kube.automatic import Automatic, Behaviour
+from tests.support.kube.clients import CLUSTER
 from tests.support.kube.faultproxy import FaultProxy
 from tests.support.kube.kubelet import Kubelet
-from tests.support.kube.rest import Rest, pods_path
+from tests.support.kube.rest import Rest
 from tests.support.kube.scene import (
     RULES,
     Scene,
@@ -284,15 +286,27 @@ async def test_a_run_is_replaced_while_its_pods_still_terminate_elsewhere(
     assert new.metadata.labels["run_id"] == "2"
 
 
-async def test_pods_of_one_s_own_namespace_only(scene: Scene, kubelet: Kubelet, kube: Rest) -> None:
-    scheduler = await started(scene, kubelet)
-    seen = {one.namespace for one in scene.proxy.seen}
-    assert seen == {kubelet.namespace}
-    assert all(
-        "labelSelector" in one.query
-        for one in scene.proxy.seen
-        if one.verb in ("list", "watch", "deletecollection")
-    )
+async def test_a_stop_deletes_nothing_by_label_and_nothing_in_another_namespace(
+    scene: Scene, kubelet: Kubelet, kube: Rest
+) -> None:
+    """Pods elsewhere with the very same labels are others'."""
+    scheduler = await started(scene, kubelet, 2)
+    elsewhere = Kubelet(kube, await make_namespace(kube))
+    twins = [
+        await elsewhere.create(pod.name, labels=pod.metadata.labels) for pod in await kubelet.pods()
+    ]
+    async with Automatic(kubelet):
+        await scheduler.stop_workers("j", force=True)
+        await kubelet.until(lambda pods: not pods)
+    left = await elsewhere.pods()
+    assert {pod.uid for pod in left} == {pod.uid for pod in twins}
+    assert not any(pod.terminating for pod in left)
+    seen = scene.proxy.seen
+    assert {one.namespace for one in seen} == {kubelet.namespace}
     assert scene.proxy.count("deletecollection") == 0
-    assert states(scheduler) == ["running"]
-    assert pods_path("x") == "/api/v1/namespaces/x/pods"
+    # What looks at many pods names whose.
+    assert all(
+        one.query["labelSelector"].startswith(f"cluster={CLUSTER},")
+        for one in seen
+        if one.verb in ("list", "watch")
+    )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 from msgspec import convert
 
 from events.errors import CommandTimeout, Invalid, StartFailed
-from events.messages import SchedulerConfig
+from events.messages import KubernetesOptions, SchedulerConfig
 from schedulers.kubernetes.names import pod_name
+from schedulers.kubernetes.quantity import parse_quantity
 from tests.support.kube.apiserver import set_quota
 from tests.support.kube.automatic import Automatic
 from tests.support.kube.clients import CLUSTER
@@ -175,6 +177,56 @@ async def test_what_can_not_be_a_pod_is_invalid_and_not_accepted(
     assert re.match(path, refused.value.path), refused.value.path
     assert scheduler.ledger.commands == {}
     assert await kubelet.pods() == []
+
+
+async def test_a_variable_named_like_ours_is_invalid(scene: Scene, kubelet: Kubelet) -> None:
+    """Not silently lost, nor ours."""
+    scheduler = scene.scheduler()
+    with pytest.raises(Invalid, match="reserved") as refused:
+        await scheduler.start_workers(starts(env_vars={"SLOTBUS_JOB_ID": "other"}))
+    assert "SLOTBUS_JOB_ID" in refused.value.path
+    assert await kubelet.pods() == []
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [("restricted", 'violates PodSecurity "restricted'), ("", "no PriorityClass with name dear")],
+    ids=["pod security", "priority class"],
+)
+async def test_what_admission_refuses_fails_the_start_in_its_words(
+    level: str, words: str, scene: Scene, kubelet: Kubelet, kube: Rest
+) -> None:
+    if level:
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        path = f"/api/v1/namespaces/{kubelet.namespace}"
+        await kube.patch(path, {"metadata": {"labels": labels}})
+    scheduler = scene.scheduler(scene.config(priority_class="" if level else "dear"))
+    with pytest.raises(StartFailed, match=words):
+        await scheduler.start_workers(starts())
+    assert await kubelet.pods() == []
+    assert scheduler.ledger.held_slots("kubernetes") == 0
+
+
+async def test_quantities_reach_the_server_as_the_numbers_they_are(
+    scene: Scene, kubelet: Kubelet, kube: Rest
+) -> None:
+    """The server writes them as it likes; what counts is the number, times the slots."""
+    each = {"memory": "129e6", "ephemeral-storage": "1e9", "cpu": "0.1", "example.org/gpu": "2"}
+    odd = {"memory": "128974848000m", "ephemeral-storage": "1Gi", "cpu": "100m"}
+    scheduler = scene.scheduler(scene.config(launched_when="created", task_slots=4))
+    for job_id, requests in (("j", each), ("k", odd)):
+        asked: dict[str, object] = {"requests": requests}
+        if "example.org/gpu" in requests:
+            asked["limits"] = {"example.org/gpu": "2"}
+        options = convert({"resources": asked}, KubernetesOptions)
+        await scheduler.start_workers(starts_with(job_id, slots=3, kubernetes=options))
+        (pod,) = await kubelet.pods(f"job_id={job_id}")
+        whole: Any = await kube.get(pods_path(kubelet.namespace, pod.name))
+        (worker,) = whole["spec"]["containers"]
+        told = worker["resources"]["requests"]
+        assert {name: parse_quantity(text) for name, text in told.items()} == {
+            name: parse_quantity(text) * 3 for name, text in requests.items()
+        }
 
 
 async def test_more_pods_than_are_allowed_is_invalid(scene: Scene) -> None:
