@@ -120,3 +120,14 @@ Record = Annotated[
         rich_help_panel=PROGRAM,
     ),
 ]
+
+ArchiveOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        envvar="SLOTBUS_CFG_ARCHIVE",
+        help="The controller's archive, for what is no longer in the running cluster's log.",
+        show_default=False,
+        rich_help_panel=_WHERE,
+    ),
+]

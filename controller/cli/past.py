@@ -7,19 +7,23 @@ What lives here: their arguments. What may not: anything heavy at the top; see
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
 from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
-from controller.cli.options import Output, OutputOption
+from controller.cli.options import ArchiveOption, Output, OutputOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from controller.cli.output import Progress
-    from controller.past.history import History
+    from controller.past.history import History, Moment
+    from controller.past.reaching import Reach
     from events.client import SlotbusClient
+    from events.ledger import Ledger
+
+T = TypeVar("T")
 
 FilesArgument = Annotated[
     list[Path] | None,
@@ -43,6 +47,7 @@ def state(
         ),
     ] = None,
     ended: Annotated[bool, typer.Option("--all", "-a", help="Also workers that ended.")] = False,
+    archive: ArchiveOption = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -54,11 +59,11 @@ def state(
     with reported(output):
         when = moment(at, "--at")
 
-    def work(history: History) -> int:
-        print_view(view(history.ledger_at(when), ended=ended), output)
+    def work(ledgers: list[Ledger]) -> int:
+        print_view(view(ledgers[0], ended=ended), output)
         return 0
 
-    _look(files or [], nats, output, work)
+    _look_at([when], _Source(files, archive, nats, output), work)
 
 
 @with_nats
@@ -66,6 +71,7 @@ def diff(
     before: Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")],
     after: Annotated[str, typer.Argument(metavar="B", help="A later one.")],
     files: FilesArgument = None,
+    archive: ArchiveOption = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -77,12 +83,11 @@ def diff(
     with reported(output):
         first, second = moment(before, "A"), moment(after, "B")
 
-    def work(history: History) -> int:
-        found = difference(history.ledger_at(first), history.ledger_at(second))
-        print_difference(found, output)
+    def work(ledgers: list[Ledger]) -> int:
+        print_difference(difference(ledgers[0], ledgers[1]), output)
         return 0
 
-    _look(files or [], nats, output, work)
+    _look_at([first, second], _Source(files, archive, nats, output), work)
 
 
 @with_nats
@@ -91,6 +96,7 @@ def why(
         str, typer.Argument(metavar="ID", help="Of a worker, a job, a node or a command.")
     ],
     files: FilesArgument = None,
+    archive: ArchiveOption = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -102,13 +108,14 @@ def why(
         print_why(reason(history, thing), output)
         return 0
 
-    _look(files or [], nats, output, work)
+    _look(_Source(files, archive, nats, output), work)
 
 
 @with_nats
 def story(
     job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
     files: FilesArgument = None,
+    archive: ArchiveOption = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -124,12 +131,13 @@ def story(
         print_story(told, output)
         return 0
 
-    _look(files or [], nats, output, work)
+    _look(_Source(files, archive, nats, output), work)
 
 
 @with_nats
 def audit(
     files: FilesArgument = None,
+    archive: ArchiveOption = None,
     output: OutputOption = Output.TABLE,
     nats: Nats = NOTHING_SAID,
 ) -> None:
@@ -146,7 +154,7 @@ def audit(
         print_audit(found, len(history.records), output)
         return DONE if found is None else REFUSED
 
-    _look(files or [], nats, output, work)
+    _look(_Source(files, archive, nats, output), work)
 
 
 @with_nats
@@ -183,30 +191,60 @@ def take_in(
     converse(Where(nats, output), f"writing {file.name} into the event log", work)
 
 
-def _look(files: list[Path], nats: Nats, output: Output, work: Callable[[History], int]) -> None:
-    """Reads the history, from files without any server, and looks at it."""
-    from controller.cli.running import DONE, reported
+class _Source(NamedTuple):
+    """Where the past is read: in files without any server, or of a running cluster."""
 
-    if files:
-        from controller.past.history import history_of_files
+    files: list[Path] | None
+    archive: Path | None
+    nats: Nats
+    output: Output
 
-        with reported(output):
-            history = history_of_files(*files)
-            _warn_of_torn(history)
-            code = work(history)
-        if code != DONE:
-            raise typer.Exit(code)
+
+def _look(source: _Source, work: Callable[[History], int]) -> None:
+    """Reads all of the history, and looks at it."""
+    if source.files:
+        _look_in_files(source, work)
+    else:
+        from controller.past.reaching import history
+
+        _ask(source, history, work)
+
+
+def _look_at(moments: list[Moment], source: _Source, work: Callable[[list[Ledger]], int]) -> None:
+    """The same for some moments: of a cluster no more is read than they need."""
+    if source.files:
+        _look_in_files(source, lambda past: work([past.ledger_at(each) for each in moments]))
         return
+    from controller.past.reaching import ledger_at
 
+    async def read(past: Reach) -> list[Ledger]:
+        return [await ledger_at(past, each) for each in moments]
+
+    _ask(source, read, work)
+
+
+def _look_in_files(source: _Source, work: Callable[[History], int]) -> None:
+    from controller.cli.running import DONE, reported
+    from controller.past.history import history_of_files
+
+    with reported(source.output):
+        history = history_of_files(*source.files or ())
+        _warn_of_torn(history)
+        code = work(history)
+    if code != DONE:
+        raise typer.Exit(code)
+
+
+def _ask(source: _Source, read: Callable[[Reach], Awaitable[T]], work: Callable[[T], int]) -> None:
     from controller.cli.session import Where, converse
-    from controller.past.history import history_of_server
+    from controller.past.reaching import reach
 
     async def ask(bus: SlotbusClient, shown: Progress) -> int:
-        history = await history_of_server(bus.nc, bus.subjects)
+        found = await read(reach(bus.nc, bus.subjects, source.archive))
         shown.pause()
-        return work(history)
+        return work(found)
 
-    converse(Where(nats, output), "reading the event log", ask)
+    converse(Where(source.nats, source.output), "reading the event log", ask)
 
 
 def _warn_of_torn(history: History) -> None:

@@ -16,6 +16,7 @@ import typer
 from controller.cli.completing import JobName, JobOption, NodeOption
 from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import (
+    ArchiveOption,
     EventsOutput,
     Follow,
     Output,
@@ -59,6 +60,7 @@ def events(
             metavar="FILE", help="For jsonl: a new file; compressed if it ends in .gz or .zst."
         ),
     ] = None,
+    archive: ArchiveOption = None,
     output: Annotated[
         EventsOutput,
         typer.Option(
@@ -79,7 +81,7 @@ def events(
         if job or node or follow or since:
             text = "jsonl takes --from, --to and --file, nothing else"
             raise typer.BadParameter(text, param_hint="-o")
-        _export(begin_at, end_at, file, nats)
+        _export(begin_at, end_at, file, archive, nats)
         return
     if begin_at or end_at:
         raise typer.BadParameter("needs --output jsonl; else use --since", param_hint="--from")
@@ -88,21 +90,23 @@ def events(
     _tell_events(job, node, follow, since, Output(output.value), nats)
 
 
-def _export(begin_at: str | None, end_at: str | None, file: Path | None, nats: Nats) -> None:
+def _export(
+    begin_at: str | None, end_at: str | None, file: Path | None, archive: Path | None, nats: Nats
+) -> None:
     from controller.cli.output import write, write_body
     from controller.cli.pastlook import moment
     from controller.cli.running import DONE, reported
     from controller.cli.session import Where, converse
-    from controller.past.history import history_of_server
     from controller.past.moving import export_lines, write_lines
+    from controller.past.reaching import history, reach
 
     with reported():
         begin, end = moment(begin_at, "--from"), moment(end_at, "--to")
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
-        history = await history_of_server(bus.nc, bus.subjects)
+        past = await history(reach(bus.nc, bus.subjects, archive))
         shown.pause()
-        lines = export_lines(history, begin, end)
+        lines = export_lines(past, begin, end)
         if file is not None:
             write(f"{write_lines(file, lines)} lines are in {file}")
             return DONE

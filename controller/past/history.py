@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
-from nats.aio.client import Client
 
 from events.errors import Invalid
 from events.facts import Record
 from events.ids import START, Position
-from events.jetstream import JetStreamLog
 from events.ledger import Ledger
 from events.states import IllegalTransition
 from events.stories import Numbered, numbered
-from events.subjects import Subjects
 from schedulers.files import read_files
 from schedulers.recording import Opening, Snapshot, Torn
 from schedulers.replaying import Stretch, replay
@@ -112,14 +109,3 @@ def _that_follow(stretches: list[Stretch]) -> list[Stretch]:
     while first and stretches[first - 1].position == stretches[first].after:
         first -= 1
     return stretches[first:]
-
-
-async def history_of_server(nc: Client, subjects: Subjects) -> History:
-    """The event log of a cluster. Raises LogError: also where there is none, or where its
-    beginning is purged."""
-    log = JetStreamLog(nc, subjects, create=False)
-    try:
-        records = [record async for batch in log.read() for record in batch]
-    finally:
-        await log.close()
-    return History(records=records)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from nats.aio.client import Client
 from controller import archive as archiving
 from controller import snapshotting
 from controller.archive import Archive, ArchiveFailed, parts_of
-from controller.past.history import history_of_file
+from controller.past.history import history_of_files
 from controller.retention import Keeping, Retention
 from controller.snapshotting import SnapshotStats, Snapshotter, Tidy
 from events.facts import (
@@ -31,7 +29,6 @@ from events.facts import (
 )
 from events.ids import START, Position
 from events.jetstream import JetStreamLog
-from events.jetstream_snapshots import JetStreamSnapshots
 from events.ledger import Ledger
 from events.log import EventLog, MemoryLog, encode_record
 from events.recall import fold, recall
@@ -44,13 +41,9 @@ from events.snapshots import (
     take,
 )
 from events.subjects import Subjects
-from tests.support.lives import a_life
+from tests.support.kept import RECORDS, WHOLE, kept
 from tests.support.records import BEGIN, EPOCH, append, read_all
 from tests.support.waiting import background, until
-
-RECORDS = a_life(jobs=80)
-WHOLE = Ledger()
-fold(WHOLE, RECORDS)
 
 
 @pytest.fixture(autouse=True)
@@ -230,52 +223,6 @@ def a_crowd(runs: int, workers: int) -> Record:
 # --- what is kept of the log ------------------------------------------------------------------
 
 
-class Kept(Struct):
-    """A JetStream log with snapshots, a leader's retention over it, and its ledger."""
-
-    log: JetStreamLog
-    store: JetStreamSnapshots
-    retention: Retention
-    stats: SnapshotStats
-    ledger: Ledger
-    left_s: float = 10.0
-
-    async def bytes(self) -> int:
-        return (await self.log.extent()).bytes
-
-
-@asynccontextmanager
-async def kept(
-    nc: Client,
-    subjects: Subjects,
-    *,
-    share: float,
-    archive: Archive | None = None,
-    positions: tuple[int, ...] = (50, 100, 150, 200),
-) -> AsyncIterator[Kept]:
-    """All RECORDS in messages of one each; the log may have a ``share`` of its bytes."""
-    log, store = JetStreamLog(nc, subjects), JetStreamSnapshots(nc, subjects)
-    for at, record in enumerate(RECORDS):
-        await append(log, [record], at)
-    for position in positions:
-        before = Ledger()
-        fold(before, RECORDS[:position])
-        await store.keep(take(before))
-    stats, ledger = SnapshotStats(), Ledger()
-    fold(ledger, RECORDS)
-    limit = int((await log.extent()).bytes * share)
-    made = Kept(log, store, None, stats, ledger)  # type: ignore[arg-type]
-    made.retention = Retention(
-        log,
-        store,
-        Keeping(kept=2, log_bytes=limit),
-        archive=archive,
-        may_act=lambda: made.left_s,
-        stats=stats,
-    )
-    yield made
-
-
 async def test_a_purge_leaves_the_snapshots_record_and_a_start_is_the_same(
     nc: Client, subjects: Subjects
 ) -> None:
@@ -348,7 +295,7 @@ async def test_what_goes_is_in_the_archive_first_in_files_that_fit_together(
     assert [(part.first, part.last) for part in parts] == [(1, 50), (51, 100), (101, 150)]
     ledger = Ledger()
     for part in parts:
-        history = history_of_file(part.path)
+        history = history_of_files(part.path)
         assert history.after == part.first - 1
         assert history.records == RECORDS[part.first - 1 : part.last]
         if history.base:
