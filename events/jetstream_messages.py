@@ -20,12 +20,16 @@ from events.errors import TooLarge
 from events.facts import Record
 from events.ids import MAX_LOG_MESSAGE_BYTES
 from events.jetstream_api import StreamConfig
-from events.log import READ_BATCH, LogError, LogPurged, LogUnreadable, encode_record
+from events.log import LogError, LogPurged, LogUnreadable, encode_record
 
 POSITION_HEADER: Final = "Slotbus-Position"
 MSG_ID: Final = "Nats-Msg-Id"
 RESERVED_BYTES: Final = 2_048
 """Of a message's largest size: for headers here, and for what the event subjects add."""
+
+
+BLOCK_BYTES: Final = 60_000
+"""Decoded at once: few enough to be in the processor's cache still when they are folded."""
 
 
 class Chunk(Struct, frozen=True):
@@ -105,21 +109,39 @@ class Block(Struct, frozen=True):
 
 def blocks_of(messages: Sequence[Msg], begin: int) -> Iterator[Block]:
     """The records of messages that follow one another, the first of which begins at
-    ``begin``, in blocks of about READ_BATCH. Raises LogUnreadable where one is missing, or
+    ``begin``, in blocks of about BLOCK_BYTES. Raises LogUnreadable where one is missing, or
     not slotbus's."""
     bodies: list[bytes] = []
-    due = begin
+    size, due = 0, begin
     for message in messages:
         if (message.headers or {}).get(POSITION_HEADER) != str(due):
             seq = stream_seq(message)
             check_order(position_of(message.headers, seq), due - 1, 0, seq)
-        bodies.append(message.data)
-        due += message.data.count(b"\n") + 1
-        if due - begin >= READ_BATCH:
+        *whole, rest = _pieces(message.data)
+        for lines in whole:
+            bodies.append(lines)
+            due += lines.count(b"\n") + 1
             yield Block(begin, due - begin, b"\n".join(bodies))
-            begin, bodies = due, []
+            begin, bodies, size = due, [], 0
+        bodies.append(rest)
+        due += rest.count(b"\n") + 1
+        size += len(rest)
+        if size >= BLOCK_BYTES:
+            yield Block(begin, due - begin, b"\n".join(bodies))
+            begin, bodies, size = due, [], 0
     if bodies:
         yield Block(begin, due - begin, b"\n".join(bodies))
+
+
+def _pieces(data: bytes) -> list[bytes]:
+    """Whole lines, cut into pieces of about BLOCK_BYTES."""
+    pieces: list[bytes] = []
+    at = 0
+    while len(data) - at > BLOCK_BYTES and (end := data.find(b"\n", at + BLOCK_BYTES)) >= 0:
+        pieces.append(data[at:end])
+        at = end + 1
+    pieces.append(data[at:])
+    return pieces
 
 
 def check_config(found: StreamConfig, wanted: StreamConfig) -> None:

@@ -119,6 +119,11 @@ class _Reader:
         if self._outstanding <= 0:
             await self._pull()
         arrived = await self._inbox.messages(deadline.attempt_s(PULL_EXPIRES_S * 2))
+        if self._is_plain(arrived):
+            self._fresh = False
+            self._outstanding -= len(arrived)
+            self._following += len(arrived)
+            return arrived
         taken: list[Msg] = []
         for message in arrived:
             if _is_status(message):
@@ -139,6 +144,15 @@ class _Reader:
             if seq <= self._last_seq:
                 taken.append(message)
         return taken
+
+    def _is_plain(self, arrived: list[Msg]) -> bool:
+        """Whether it is just what was due: messages keep their order, so that the first and
+        the last tell, by how far they are apart."""
+        first, last = arrived[0], arrived[-1]
+        if _is_status(first) or _is_status(last) or stream_seq(first) != self._following:
+            return False
+        end = self._following + len(arrived) - 1
+        return stream_seq(last) == end <= self._last_seq
 
     async def _pull(self) -> None:
         body = {
