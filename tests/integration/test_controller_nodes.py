@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from controller.config import ControllerConfig
 from controller.embedded import EmbeddedServer
 from events.errors import NotEnoughSlots, StartFailed
 from events.subjects import Subjects
-from schedulers.node.config import AgentConfig
-from tests.support.agents import RunningAgent, end_supervisor, process_running, running
+from tests.support.agents import process_running
 from tests.support.controllers import (
     Caller,
     config_for,
@@ -25,6 +23,7 @@ from tests.support.controllers import (
     page,
     samples,
 )
+from tests.support.nodefleet import NodeFleet
 from tests.support.waiting import background
 
 
@@ -40,46 +39,17 @@ def caller(nc: Client, subjects: Subjects) -> Caller:
     return Caller(nc, subjects)
 
 
-class Fleet:
-    """Agents of this test; their supervisors end with it."""
-
-    def __init__(self, server: str, subjects: Subjects, folder: Path) -> None:
-        self._server = server
-        self._subjects = subjects
-        self._folder = folder
-        self.state_dirs: list[Path] = []
-
-    def config(self, node_id: str, slots: int = 4) -> AgentConfig:
-        state_dir = self._folder / node_id
-        self.state_dirs.append(state_dir)
-        return AgentConfig(
-            server=self._server,
-            root=self._subjects.root,
-            node_id=node_id,
-            slots=slots,
-            state_dir=str(state_dir),
-            worker_command=["sleep", "600"],
-            request_timeout_s=1.0,
-        )
-
-    @asynccontextmanager
-    async def node(self, node_id: str, slots: int = 4) -> AsyncIterator[RunningAgent]:
-        async with running(self.config(node_id, slots)) as agent:
-            yield agent
-
-
 @pytest.fixture
 async def fleet(
     nats_server: EmbeddedServer, subjects: Subjects, tmp_path: Path
-) -> AsyncIterator[Fleet]:
-    made = Fleet(nats_server.url, subjects, tmp_path / "nodes")
+) -> AsyncIterator[NodeFleet]:
+    made = NodeFleet(nats_server.url, subjects, tmp_path / "nodes")
     yield made
-    for state_dir in made.state_dirs:
-        await end_supervisor(state_dir)
+    await made.end()
 
 
 async def test_a_start_goes_to_the_nodes_and_a_stop_ends_it(
-    config: ControllerConfig, caller: Caller, fleet: Fleet
+    config: ControllerConfig, caller: Caller, fleet: NodeFleet
 ) -> None:
     async with controller(config) as made, fleet.node("n1", 4), fleet.node("n2", 6):
         info = await made.leading()
@@ -106,7 +76,7 @@ async def test_a_start_goes_to_the_nodes_and_a_stop_ends_it(
 
 
 async def test_a_cordoned_node_gets_nothing_new(
-    config: ControllerConfig, caller: Caller, fleet: Fleet
+    config: ControllerConfig, caller: Caller, fleet: NodeFleet
 ) -> None:
     async with controller(config) as made, fleet.node("n1", 4):
         await made.leading()
@@ -119,7 +89,7 @@ async def test_a_cordoned_node_gets_nothing_new(
 
 
 async def test_a_command_that_cant_run_is_a_failed_start(
-    config: ControllerConfig, caller: Caller, fleet: Fleet
+    config: ControllerConfig, caller: Caller, fleet: NodeFleet
 ) -> None:
     async with controller(config) as made, fleet.node("n1", 4):
         await made.leading()
@@ -134,7 +104,7 @@ async def test_a_command_that_cant_run_is_a_failed_start(
 
 
 async def test_a_killed_controller_is_followed_and_nodes_notice_nothing(
-    config: ControllerConfig, caller: Caller, fleet: Fleet, tmp_path: Path
+    config: ControllerConfig, caller: Caller, fleet: NodeFleet, tmp_path: Path
 ) -> None:
     async with (
         controller_process(config, tmp_path / "first.log") as first,
@@ -162,7 +132,7 @@ async def test_a_killed_controller_is_followed_and_nodes_notice_nothing(
 
 
 async def test_a_silent_node_expires_and_returns_with_its_workers(
-    config: ControllerConfig, caller: Caller, fleet: Fleet
+    config: ControllerConfig, caller: Caller, fleet: NodeFleet
 ) -> None:
     quick = replace(config, node_expiry_s=1.0)
     async with controller(quick) as made, process_running(fleet.config("n1")) as agent:
