@@ -101,6 +101,8 @@ class _Controller:
         self._metrics = Metrics(InboxStats(), version=self._version)
         self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
         self._leadership: Leadership | None = None
+        self._above_epoch = 0
+        """The highest epoch that ended a leadership of ours: nodes obey none below it."""
         self._said = ""
         self.pages = Pages(self._health, self._metrics.render)
 
@@ -162,6 +164,9 @@ class _Controller:
         except _HOPELESS:
             raise
         except (SlotbusError, nats.errors.Error, OSError) as error:
+            seen = error.facts.get("epoch_seen") if isinstance(error, SlotbusError) else None
+            if isinstance(seen, int):
+                self._above_epoch = max(self._above_epoch, seen)
             self._say("leadership ended", error)
         finally:
             await _close(nc)
@@ -206,6 +211,7 @@ class _Controller:
             metrics=self._metrics,
             health=self._health,
             version=self._version,
+            above_epoch=self._above_epoch,
             standby=standby,
         )
         self._leadership = leadership

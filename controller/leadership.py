@@ -34,7 +34,7 @@ from controller.standby import Standby, Twins
 from controller.tap import InboxTap
 from events.concerns import Directory
 from events.errors import NotLeader, SlotbusError
-from events.facts import Record
+from events.facts import Record, WorkerOrphaned
 from events.ids import Position
 from events.jetstream import JetStreamLog
 from events.jetstream_snapshots import JetStreamSnapshots
@@ -82,6 +82,7 @@ class Leadership:
         metrics: Metrics,
         health: Health,
         version: str,
+        above_epoch: int = 0,
         standby: Standby | None = None,
     ) -> None:
         self._config = config
@@ -97,7 +98,12 @@ class Leadership:
         self.engine = Engine(
             make_backend(config, nc, subjects),
             TimedLog(self._log, metrics.append_took),
-            EngineSettings(cluster=config.cluster, version=version, rules=rules_of(config)),
+            EngineSettings(
+                cluster=config.cluster,
+                version=version,
+                rules=rules_of(config),
+                above_epoch=above_epoch,
+            ),
             may_act=lease.valid_for,
         )
         self._standby = standby
@@ -192,6 +198,7 @@ class Leadership:
             replicas=self._config.replicas,
         )
         self.engine.observe(self._projection.offer)
+        self.engine.observe(_alarm)
         beside: dict[str, Callable[[], Awaitable[None]]] = {"event subjects": self._projection.run}
         if self._snapshots is not None:
             beside["snapshots"] = self._snapshots.run
@@ -346,3 +353,16 @@ async def _again_and_again(name: str, run: Callable[[], Awaitable[None]]) -> Non
         except Exception as error:  # noqa: BLE001  the edge: what is beside the engine may fail
             _log.error("fault, begun again", part=name, exc_info=error)
         await asyncio.sleep(backoff.next())
+
+
+def _alarm(position: Position, record: Record) -> None:
+    """What a person has to look at."""
+    for fact in record.events:
+        if isinstance(fact, WorkerOrphaned) and not fact.stopped:
+            _log.error(
+                "a worker lives that the log can't confirm: see `slotbus rebuild`",
+                worker_id=fact.worker_id,
+                node_id=fact.node_id,
+                job_id=fact.job_id,
+                position=position,
+            )

@@ -216,6 +216,8 @@ class Metrics(Collector):
 
 def _of_engine(engine: Leading) -> Iterator[Metric]:
     yield _gauge("epoch", "Epoch of this leadership.", engine.epoch)
+    unconfirmed = "Workers on nodes that the log can't confirm: see `slotbus rebuild`."
+    yield _gauge("unconfirmed_workers", unconfirmed, len(engine.ledger.state.orphans))
     yield _gauge("log_position", "Records of the event log folded.", engine.ledger.position)
     yield _gauge("queue_length", "Messages that wait for the engine.", len(engine))
 

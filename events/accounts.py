@@ -170,7 +170,7 @@ class Accounts:
             self.workers.pop(worker.worker_id, None)
             self._forgotten.add(worker.worker_id)
 
-    def _worker_assigned(self, fact: f.WorkerAssigned) -> None:
+    def _worker_assigned(self, fact: f.WorkerAssigned | f.WorkerAdopted) -> None:
         worker_id, job_id, run_id, node_id = fact.worker_id, fact.job_id, fact.run_id, fact.node_id
         worker = Account(
             worker_id=worker_id, job_id=job_id, run_id=run_id, node_id=node_id, slots=fact.slots
@@ -186,6 +186,13 @@ class Accounts:
         self._held[node_id] = self._held.get(node_id, 0) + worker.slots
         self.touched_nodes.add(node_id)
         self.touched_jobs.add(job_id)
+
+    def _run_adopted(self, fact: f.RunAdopted) -> None:
+        self._runs.setdefault(fact.job_id, {})[fact.run_id] = RunAccount(slots=fact.slots)
+
+    def _worker_adopted(self, fact: f.WorkerAdopted) -> None:
+        self._worker_assigned(fact)
+        self.workers[fact.worker_id].ran = True
 
     def _worker(self, worker_id: str) -> Account | None:
         """What is gone, or was never there, does not come to life by being spoken of."""
@@ -242,6 +249,8 @@ TAKES: Final[dict[type, Callable[[Accounts, Any], None]]] = {
     f.NodeForgotten: Accounts._node_forgotten,
     f.RunCreated: Accounts._run_created,
     f.RunPlaced: Accounts._run_placed,
+    f.RunAdopted: Accounts._run_adopted,
+    f.WorkerAdopted: Accounts._worker_adopted,
     f.RunForgotten: Accounts._run_forgotten,
     f.JobForgotten: Accounts._job_forgotten,
     f.WorkerAssigned: Accounts._worker_assigned,

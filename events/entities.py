@@ -180,6 +180,17 @@ class CommandEntry(Struct, kw_only=True, omit_defaults=True, gc=False):
     reply: Raw = Raw(b"null")
 
 
+class Orphan(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
+    """A worker that a node shows and the log can't confirm."""
+
+    node_id: str
+    incarnation: str = ""
+    job_id: str = ""
+    run_id: int = 0
+    slots: int = 0
+    pid: int | None = None
+
+
 class Leadership(Struct, kw_only=True, frozen=True, gc=False):
     """An epoch and the position of its first record; it wrote up to the next one's."""
 
@@ -212,5 +223,5 @@ class LedgerState(Struct, kw_only=True, omit_defaults=True):
     definitions: dict[str, int] = field(default_factory=dict)
     """Ended jobs whose last run still has its program and environment, in the order of their
     ends: job_id to the size in bytes."""
-    orphans: dict[str, str] = field(default_factory=dict)
-    """Workers seen on a node that the log can't confirm: worker_id to node_id."""
+    orphans: dict[str, Orphan] = field(default_factory=dict)
+    """Workers seen on a node that the log can't confirm, by their ids."""

@@ -276,12 +276,47 @@ class WorkerEnded(Fact, kw_only=True, frozen=True, tag="worker_ended", omit_defa
 
 class WorkerOrphaned(Fact, kw_only=True, frozen=True, tag="worker_orphaned", omit_defaults=True):
     """A node shows a worker that should not be. ``stopped``: the log confirms that it was
-    ours and is over, so it is stopped; else it is left alone and a person must look."""
+    ours and is over, so it is stopped; else it is left alone and a person must look: all that
+    its node says of it is kept here, so that it can be adopted."""
 
     worker_id: str
     node_id: str
     reason: str
     stopped: bool
+    incarnation: str = ""
+    job_id: str = ""
+    run_id: int = 0
+    slots: int = 0
+    pid: int | None = None
+
+
+class OrphansGone(Fact, kw_only=True, frozen=True, tag="orphans_gone", omit_defaults=True):
+    """Workers of a node that the log could not confirm are not there any more."""
+
+    node_id: str
+    worker_ids: list[str]
+
+
+class RunAdopted(Fact, kw_only=True, frozen=True, tag="run_adopted", omit_defaults=True):
+    """A run that the log has lost is taken in, since workers of it live: what it was started
+    with is not known any more. ``slots``: those of its workers that were found."""
+
+    job_id: str
+    run_id: int
+    command_id: str
+    slots: int
+
+
+class WorkerAdopted(Fact, kw_only=True, frozen=True, tag="worker_adopted", omit_defaults=True):
+    """A worker that lives on a node, and that the log has lost, is taken in again."""
+
+    worker_id: str
+    job_id: str
+    run_id: int
+    node_id: str
+    incarnation: str
+    slots: int
+    pid: int | None = None
 
 
 class RunRunning(Fact, kw_only=True, frozen=True, tag="run_running", omit_defaults=True):
@@ -354,6 +389,9 @@ AnyFact: TypeAlias = (
     | WorkerReturned
     | WorkerEnded
     | WorkerOrphaned
+    | OrphansGone
+    | RunAdopted
+    | WorkerAdopted
     | RunRunning
     | RunStopping
     | RunEnded

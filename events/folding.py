@@ -21,6 +21,7 @@ from events.entities import (
     Job,
     Leadership,
     Node,
+    Orphan,
     QueueCursor,
     Run,
     Worker,
@@ -217,8 +218,8 @@ class Folding(Indexes):
         self.nodes.pop(fact.node_id)
         self.draining.pop(fact.node_id, None)
         self.capacity.changed(fact.node_id)
-        for worker_id in [w for w, node in self.state.orphans.items() if node == fact.node_id]:
-            del self.state.orphans[worker_id]
+        for worker_id in [w for w, o in self.state.orphans.items() if o.node_id == fact.node_id]:
+            self._forget_orphan(worker_id)
 
     def _run_created(self, fact: f.RunCreated, at: datetime, epoch: int) -> None:
         if fact.run_id <= self.state.highest_run.get(fact.job_id, 0):
@@ -439,7 +440,57 @@ class Folding(Indexes):
 
     def _worker_orphaned(self, fact: f.WorkerOrphaned, at: datetime, epoch: int) -> None:
         if not fact.stopped:
-            self.state.orphans[fact.worker_id] = fact.node_id
+            self._forget_orphan(fact.worker_id)
+            orphan = self.state.orphans[fact.worker_id] = Orphan(
+                node_id=fact.node_id,
+                incarnation=fact.incarnation,
+                job_id=fact.job_id,
+                run_id=fact.run_id,
+                slots=fact.slots,
+                pid=fact.pid,
+            )
+            self._doubt(fact.worker_id, orphan)
+
+    def _forget_orphan(self, worker_id: str) -> None:
+        orphan = self.state.orphans.pop(worker_id, None)
+        if orphan is not None:
+            self._doubt_no_more(worker_id, orphan)
+
+    def _orphans_gone(self, fact: f.OrphansGone, at: datetime, epoch: int) -> None:
+        for worker_id in fact.worker_ids:
+            self._forget_orphan(worker_id)
+
+    def _run_adopted(self, fact: f.RunAdopted, at: datetime, epoch: int) -> None:
+        created = f.RunCreated(
+            job_id=fact.job_id,
+            run_id=fact.run_id,
+            command_id=fact.command_id,
+            slots=fact.slots,
+            name=fact.job_id,
+            hash="",
+            deadline=at,
+        )
+        self._run_created(created, at, epoch)
+        self._run_placed(f.RunPlaced(job_id=fact.job_id, run_id=fact.run_id, attempt=1), at, epoch)
+        self._run_running(f.RunRunning(job_id=fact.job_id, run_id=fact.run_id), at, epoch)
+
+    def _worker_adopted(self, fact: f.WorkerAdopted, at: datetime, epoch: int) -> None:
+        self._forget_orphan(fact.worker_id)
+        assigned = f.WorkerAssigned(
+            worker_id=fact.worker_id,
+            job_id=fact.job_id,
+            run_id=fact.run_id,
+            node_id=fact.node_id,
+            incarnation=fact.incarnation,
+            slots=fact.slots,
+        )
+        self._worker_assigned(assigned, at, epoch)
+        launched = f.WorkerLaunched(
+            worker_id=fact.worker_id, incarnation=fact.incarnation, pid=fact.pid
+        )
+        self._worker_launched(launched, at, epoch)
+        run = self.jobs[fact.job_id].run(fact.run_id)
+        run.slots = max(run.slots, self.tally(fact.job_id, fact.run_id).serving)
 
     def _note_failure(self, worker: Worker, reason: str) -> None:
         run = self.run_of(worker)
@@ -501,4 +552,7 @@ _FOLDS: Final[dict[type, Callable[[Folding, Any, datetime, int], None]]] = {
     f.WorkerReturned: Folding._worker_returned,
     f.WorkerEnded: Folding._worker_ended,
     f.WorkerOrphaned: Folding._worker_orphaned,
+    f.OrphansGone: Folding._orphans_gone,
+    f.RunAdopted: Folding._run_adopted,
+    f.WorkerAdopted: Folding._worker_adopted,
 }

@@ -12,7 +12,7 @@ from msgspec import Struct
 from sortedcontainers import SortedList
 
 from events.capacity import Capacity
-from events.entities import CommandEntry, Job, LedgerState, Node, Run, Worker
+from events.entities import CommandEntry, Job, LedgerState, Node, Orphan, Run, Worker
 from events.line import Line
 from events.policies import gone_at
 from events.states import RUN_STARTING, RUN_STOPPING, RUN_WAITING, WORKER_FAILED, WORKER_LOST
@@ -81,6 +81,10 @@ class Indexes:
             self._count(worker, 1)
             if not worker.gone:
                 self._hold(worker)
+        self.doubted: dict[str, dict[str, int]] = {}
+        """Of each node, the workers that the log can't confirm, and their slots."""
+        for worker_id, orphan in self.state.orphans.items():
+            self._doubt(worker_id, orphan)
         for command in self.state.commands.values():
             if not command.done:
                 self._await(command)
@@ -187,6 +191,17 @@ class Indexes:
         """``_count`` for the live workers of a node that falls silent or is heard again."""
         for worker in self.live_by_node.get(node_id, {}).values():
             self._count(worker, sign)
+
+    def _doubt(self, worker_id: str, orphan: Orphan) -> None:
+        self.doubted.setdefault(orphan.node_id, {})[worker_id] = orphan.slots
+        self._digests.pop(orphan.node_id, None)
+
+    def _doubt_no_more(self, worker_id: str, orphan: Orphan) -> None:
+        here = self.doubted[orphan.node_id]
+        del here[worker_id]
+        if not here:
+            del self.doubted[orphan.node_id]
+        self._digests.pop(orphan.node_id, None)
 
     def _await(self, entry: CommandEntry) -> None:
         self.pending[entry.command_id] = entry

@@ -62,6 +62,7 @@ class Ledger(Folding):
                     for w in self.live_by_node.get(node_id, {}).values()
                     if w.state is not WorkerState.ASSIGNED
                 ]
+                + list(self.doubted.get(node_id, ()))
             )
             self._digests[node_id] = digest
         return digest

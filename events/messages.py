@@ -167,6 +167,15 @@ class DrainReq(Message, kw_only=True, frozen=True):
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
 
+class RebuildReq(Message, kw_only=True, frozen=True):
+    """Take in the workers that live and that the log can't confirm, since it lost its end or
+    is a new one. Nothing is stopped."""
+
+    not_after: datetime | None = None
+    command_id: Id | None = None
+    wait_s: WaitSeconds = DEFAULT_WAIT_S
+
+
 class ConfirmDeadReq(Message, kw_only=True, frozen=True):
     """Nothing runs any more on this node, which has expired: you have seen it. Its workers
     count as gone, so that others may take their place."""
@@ -178,7 +187,13 @@ class ConfirmDeadReq(Message, kw_only=True, frozen=True):
 
 
 Command: TypeAlias = (
-    StartPipelineReq | StopWorkersReq | CordonReq | UncordonReq | DrainReq | ConfirmDeadReq
+    StartPipelineReq
+    | StopWorkersReq
+    | CordonReq
+    | UncordonReq
+    | DrainReq
+    | ConfirmDeadReq
+    | RebuildReq
 )
 
 COMMANDS: Final[dict[str, type[Command]]] = {
@@ -188,6 +203,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "uncordon": UncordonReq,
     "drain": DrainReq,
     "confirm_dead": ConfirmDeadReq,
+    "rebuild": RebuildReq,
 }
 """By the last token of the subject they are sent or queued on."""
 
@@ -274,6 +290,19 @@ class ConfirmDeadReply(Message, kw_only=True, frozen=True):
     node_id: str
     count: int
     workers: list[str]
+    warnings: list[str] = []
+
+
+class RebuildReply(Message, kw_only=True, frozen=True):
+    """``workers``: ids of those taken in; ``left``: why not, by the ids of others; ``more``:
+    how many are left for another rebuild; ``unheard``: nodes that have not said under this
+    leader what they run."""
+
+    command_id: str
+    workers: list[str]
+    left: dict[str, str] = {}
+    more: int = 0
+    unheard: list[str] = []
     warnings: list[str] = []
 
 
@@ -522,7 +551,8 @@ class WorkerReply(Message, kw_only=True, frozen=True):
 
 class LeaderReply(Message, kw_only=True, frozen=True):
     """``position``: of the log's last record; ``now``: the leader's clock, which is the
-    cluster's; ``pending``: commands without an outcome yet; ``workers``: those alive."""
+    cluster's; ``pending``: commands without an outcome yet; ``workers``: those alive;
+    ``unconfirmed``: workers seen on nodes that the log can't confirm."""
 
     epoch: int
     position: int
@@ -533,6 +563,7 @@ class LeaderReply(Message, kw_only=True, frozen=True):
     jobs: int
     workers: int
     pending: int
+    unconfirmed: int = 0
 
 
 # --- node traffic -----------------------------------------------------------------------

@@ -137,7 +137,7 @@ class Leading(EngineLoop):
         if wanted is not None and wanted <= seen:
             raise NotLeader(f"epoch {wanted} is over: the log has seen {seen}", epoch_seen=seen)
         wall_ms = int(datetime.now(UTC).timestamp() * 1000)
-        self.epoch = wanted or max(seen + 1, wall_ms)
+        self.epoch = wanted or max(seen + 1, self.settings.above_epoch + 1, wall_ms)
 
     async def _register_local(self, local: LocalNode) -> None:
         workers = (await self._local_inventory(local)).workers if local.listed else None

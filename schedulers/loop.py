@@ -73,12 +73,14 @@ log = structlog.get_logger("slotbus.engine")
 
 
 class EngineSettings(Struct, frozen=True, kw_only=True):
-    """``epoch`` None: the log's last plus one, or the wall clock's milliseconds."""
+    """``epoch`` None: the log's last plus one, or the wall clock's milliseconds; and above
+    ``above_epoch``, which a node has seen."""
 
     cluster: str = "local"
     version: str = ""
     rules: Rules = field(default_factory=Rules)
     epoch: int | None = None
+    above_epoch: int = 0
     queue_limit: int = QUEUE_LIMIT
 
 
@@ -220,6 +222,8 @@ class EngineLoop:
         left = self._may_act()
         if left <= 0:
             raise NotLeader("the lease is over")
+        for decision in self._unreleased:
+            self._check_rank(decision.draft)
         records = [d.draft.record for d in self._unreleased if d.draft.record is not None]
         if not records:
             return
@@ -233,6 +237,16 @@ class EngineLoop:
         for offset, record in enumerate(records, start=1):
             for observer in self._observers:
                 observer(Position(before + offset), record)
+
+    def _check_rank(self, draft: Draft) -> None:
+        """Raises NotLeader where a node has seen a higher epoch than ours."""
+        if draft.outranked_by is not None:
+            node_id, epoch = draft.outranked_by
+            raise NotLeader(
+                f"node {node_id} has seen epoch {epoch}, above {self.epoch}: the log has lost "
+                "its end, or another controller leads",
+                epoch_seen=epoch,
+            )
 
     def _release_all(self) -> None:
         """Lets out what waited for the acknowledgement. Raises NotLeader."""

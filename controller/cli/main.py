@@ -19,6 +19,7 @@ from controller.cli import (
     pods,
     programs,
     queries,
+    rebuilding,
     record,
     reporting,
     schemas,
@@ -86,6 +87,7 @@ node = App(
 node.command("confirm-dead", epilog=EXIT_CODES)(draining.confirm_dead)
 app.add_typer(node, name="node", rich_help_panel=_USE)
 app.command(rich_help_panel=_USE)(reporting.ended)
+app.command(rich_help_panel=_USE, epilog=EXIT_CODES)(rebuilding.rebuild)
 app.command(rich_help_panel=_WATCH)(queries.workers)
 app.command(rich_help_panel=_WATCH)(queries.jobs)
 app.command(rich_help_panel=_WATCH)(queries.nodes)

@@ -77,7 +77,12 @@ async def leader(bus: SlotbusClient) -> list[Finding]:
         f"at {reply.position}; scheduler {reply.scheduler}, {reply.nodes} nodes, {reply.jobs} "
         f"jobs, {reply.workers} workers, {reply.pending} commands under way"
     )
-    return [Finding(what="leader", level="ok", text=text)]
+    found = [Finding(what="leader", level="ok", text=text)]
+    if reply.unconfirmed:
+        lost = f"{reply.unconfirmed} workers live that it can't confirm: it has lost records"
+        advice = "`slotbus rebuild` takes them in as they are, where they are yours"
+        found.append(Finding(what="event log", level="warning", text=lost, advice=advice))
+    return found
 
 
 async def nodes(bus: SlotbusClient) -> list[Finding]:

@@ -30,7 +30,6 @@ from events.facts import (
     NodeCordoned,
     NodeUncordoned,
     RunCreated,
-    RunEnded,
     RunStopping,
 )
 from events.ids import MAX_INT, MAX_RECORD_BYTES, MAX_WORKERS_A_RUN
@@ -44,6 +43,8 @@ from events.messages import (
     DrainReply,
     DrainReq,
     NodeReply,
+    RebuildReply,
+    RebuildReq,
     StartPipelineReq,
     StartReply,
     StopReply,
@@ -56,8 +57,9 @@ from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Reply
 from schedulers.decide.orders import refuse, signal, stop_worker, succeed
 from schedulers.decide.placing import plan_for, put_workers, wish_of
+from schedulers.decide.rebuilding import rebuild
 from schedulers.decide.restarts import policy_of
-from schedulers.decide.settle import settle, start_reply
+from schedulers.decide.settle import settle, start_reply, supersede
 from schedulers.decide.words import split_command
 from schedulers.placement import Plan, too_many_workers
 
@@ -75,6 +77,7 @@ _REPLIES: dict[str, type[Reply]] = {
     "uncordon": NodeReply,
     "drain": DrainReply,
     "confirm_dead": ConfirmDeadReply,
+    "rebuild": RebuildReply,
 }
 
 
@@ -103,6 +106,8 @@ def command(draft: Draft, message: Command) -> None:
             draining.drain(draft, message, command_id, digest)
         case ConfirmDeadReq():
             proofs.confirm_dead(draft, message, command_id, digest)
+        case RebuildReq():
+            rebuild(draft, message, command_id, digest)
         case _:
             _cordon(draft, message, command_id, kind, digest)
     draft.joined = command_id
@@ -173,7 +178,7 @@ def _start(draft: Draft, request: StartPipelineReq, command_id: str, digest: str
     plan = _room(draft, request, command_id, run_id, highest, may_wait)
     if plan is None:
         return
-    _supersede(draft, request.job_id, run_id)
+    supersede(draft, request.job_id, run_id)
     draft.emit(
         RunCreated(
             job_id=request.job_id,
@@ -261,20 +266,6 @@ def _size_of(draft: Draft, request: StartPipelineReq, plan: Plan) -> int:
     )
     superseded = draft.ledger.live_count(request.job_id) * FACT_BYTES
     return len(codec.encode(request)) + new + superseded + RUN_BYTES
-
-
-def _supersede(draft: Draft, job_id: str, run_id: int) -> None:
-    """Earlier runs have only workers on silent nodes: they are stopped on return."""
-    reason = f"replaced by run {run_id}"
-    for run in draft.ledger.runs_of(job_id):
-        for worker in draft.ledger.live_of(job_id, run.run_id):
-            if worker.state is not WorkerState.STOPPING:
-                stop_worker(draft, worker, reason, grace_s=draft.rules.rollback_grace_s)
-        if not run.ended:
-            if run.state is not RunState.STOPPING:
-                draft.emit(RunStopping(job_id=job_id, run_id=run.run_id, reason=reason))
-            state = RunState.FAILED
-            draft.emit(RunEnded(job_id=job_id, run_id=run.run_id, state=state, reason=reason))
 
 
 def _stop(draft: Draft, request: StopWorkersReq, command_id: str, digest: str) -> None:

@@ -111,6 +111,8 @@ class Draft:
         self.check: Callable[[StartPipelineReq], None] = lambda request: None
         self.joined: str | None = None
         """The command whose outcome is the answer."""
+        self.outranked_by: tuple[str, int] | None = None
+        """A node that has seen an epoch above ours, and that epoch: we lead no more."""
         self.record: Record | None = None
         self._made = 0
         self._bytes = 0

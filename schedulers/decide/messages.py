@@ -33,6 +33,7 @@ from events.messages import (
     QueryShortage,
     QueryWorker,
     QueryWorkers,
+    RebuildReply,
     RegisterNodeReq,
     RegisterReply,
     ShortageReply,
@@ -212,4 +213,5 @@ Reply: TypeAlias = (
     | HeartbeatReply
     | FinishedReply
     | QueueMoved
+    | RebuildReply
 )

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from events.entities import Node, Worker
-from events.errors import DuplicateNode, Invalid, UnknownNode
+from events.errors import DuplicateNode, Invalid, NotLeader, UnknownNode
 from events.facts import (
     LeaderStarted,
     NodeExpired,
@@ -43,6 +43,9 @@ from schedulers.launcher import HostSeen, WorkerSeen
 
 NODES_AT_ONCE: Final = 500
 """That expire in one decision, at the most."""
+
+BELIEVED_MS: Final = 366 * 86_400_000
+"""How far above ours an epoch, which is made of milliseconds, may be: a clock may be wrong."""
 
 ASK_AGAIN: Final = timedelta(seconds=5)
 """An inventory asked for and not answered nor failed in this time is asked for again."""
@@ -86,6 +89,7 @@ def register(draft: Draft, request: RegisterNodeReq) -> None:
     """A node offers its slots. Raises DuplicateNode, and Invalid where the backend has no
     agents."""
     _check_ours(draft, request.node_id)
+    _check_epoch(draft, request.node_id, request.epoch)
     known = draft.ledger.nodes.get(request.node_id)
     _check_rival(draft, request, known)
     renewed = known is None or known.incarnation != request.incarnation
@@ -112,6 +116,17 @@ def register(draft: Draft, request: RegisterNodeReq) -> None:
     draft.answer = RegisterReply(
         epoch=draft.epoch, heartbeat_s=draft.rules.heartbeat_s, expiry_s=draft.rules.expiry_s
     )
+
+
+def _check_epoch(draft: Draft, node_id: str, epoch: int) -> None:
+    """An epoch above ours is another leader's, or one that the log has lost: either way this
+    leadership is over. Raises Invalid for one that nobody can have had."""
+    if epoch <= draft.epoch:
+        return
+    if epoch - draft.epoch > BELIEVED_MS:
+        raise Invalid(f"epoch {epoch} lies years ahead of this leader's", path="$.epoch")
+    draft.outranked_by = (node_id, epoch)
+    raise NotLeader(f"node {node_id} has seen epoch {epoch}, above ours", epoch_seen=epoch)
 
 
 def _check_ours(draft: Draft, node_id: str) -> None:
@@ -196,6 +211,7 @@ def ask(draft: Draft, node: Node, *, anew: bool = False) -> None:
 def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:
     """A sign of life. Raises UnknownNode (register again), DuplicateNode, Invalid."""
     _check_ours(draft, request.node_id)
+    _check_epoch(draft, request.node_id, request.epoch)
     node = draft.ledger.nodes.get(request.node_id)
     if node is None or node.incarnation != request.incarnation:
         if node is not None and request.incarnation in node.past:
@@ -230,6 +246,7 @@ def only_beats(ledger: Ledger, pulse: Pulse, request: HeartbeatNodeReq, now: dat
         or node.incarnation != request.incarnation
         or node.state is NodeState.EXPIRED
         or now - beat.last_seen > pulse.expiry
+        or request.epoch > ledger.state.epoch
         or (request.digest and request.digest != ledger.digest_of(node_id))
     ):
         return False

@@ -82,9 +82,7 @@ def _own_slots(draft: Draft, run: Run) -> dict[str, int]:
     return own
 
 
-def _plan(
-    draft: Draft, wish: Wish, kept: Sequence[dict[str, str]], change: Mapping[str, int]
-) -> Plan:
+def _plan(draft: Draft, wish: Wish, kept: Sequence[dict[str, str]], change: dict[str, int]) -> Plan:
     """``change``: how many more (or fewer) slots some nodes have free than they have now."""
     capacity = draft.ledger.capacity
     if {} in kept:
@@ -117,11 +115,13 @@ def _plan(
     return place(fleet, wish)
 
 
-def _changed(draft: Draft, change: Mapping[str, int]) -> dict[str, int]:
-    """What these nodes would have free, as far as they may be used."""
+def _changed(draft: Draft, change: dict[str, int]) -> dict[str, int]:
+    """What these nodes would have free, as far as they may be used. Where a node runs workers
+    that the log can't confirm, their slots are taken."""
     ledger = draft.ledger
     found = {}
-    for node_id, more in change.items():
+    for node_id in [*change, *(other for other in ledger.doubted if other not in change)]:
+        more = change.get(node_id, 0) - sum(ledger.doubted.get(node_id, {}).values())
         node = ledger.nodes.get(node_id)
         if node is not None and node.state is NodeState.READY:
             found[node_id] = max(0, node.task_slots - ledger.held_slots(node_id) + more)

@@ -136,7 +136,7 @@ def node(draft: Draft, query: QueryNode) -> None:
         drain=draining.progress(draft, known, known.drain) if known.drain else None,
         drain_deadline=known.drain.deadline if known.drain else None,
         dead=known.dead,
-        orphans=[w for w, node_id in orphans if node_id == known.node_id][:TOLD_ORPHANS],
+        orphans=[w for w, orphan in orphans if orphan.node_id == known.node_id][:TOLD_ORPHANS],
     )
 
 
@@ -172,6 +172,7 @@ def leader(draft: Draft, query: QueryLeader) -> None:
         jobs=len(ledger.jobs),
         workers=sum(len(live) for live in ledger.live_by_node.values()),
         pending=len(ledger.pending),
+        unconfirmed=len(draft.ledger.state.orphans),
     )
 
 

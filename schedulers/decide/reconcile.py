@@ -8,7 +8,7 @@ this leader's epoch, and about starts acknowledged before it was taken (``seq``)
 from __future__ import annotations
 
 from events.entities import Node, Worker
-from events.facts import WorkerEnded, WorkerLaunched, WorkerOrphaned, WorkerReturned
+from events.facts import OrphansGone, WorkerEnded, WorkerLaunched, WorkerOrphaned, WorkerReturned
 from events.messages import InventoryReply, InventoryRow
 from events.states import WorkerState
 from schedulers.decide.draft import Draft
@@ -57,7 +57,19 @@ def _take_rows(draft: Draft, node: Node, inventory: InventoryReply, jobs: dict[s
             worker_known is None or worker_known.gone or worker_known.node_id != node.node_id
         ):
             _orphan(draft, node, row, worker_known)
+    _forget_orphans(draft, node, rows)
     return True
+
+
+def _forget_orphans(draft: Draft, node: Node, rows: dict[str, InventoryRow]) -> None:
+    """Those that are not there any more have ended by themselves."""
+    gone = [
+        worker_id
+        for worker_id in draft.ledger.doubted.get(node.node_id, {})
+        if worker_id not in rows or rows[worker_id].state not in HERE
+    ]
+    if gone:
+        draft.emit(OrphansGone(node_id=node.node_id, worker_ids=gone))
 
 
 def _absent(draft: Draft, worker: Worker, inventory: InventoryReply) -> None:
@@ -138,13 +150,19 @@ def _orphan(draft: Draft, node: Node, row: InventoryRow, known: Worker | None) -
         and draft.ledger.wrote(stamp.epoch, stamp.position)
     )
     if not confirmed:
-        if row.worker_id not in draft.ledger.state.orphans:
+        known_as = draft.ledger.state.orphans.get(row.worker_id)
+        if known_as is None or known_as.incarnation != node.incarnation:
             draft.emit(
                 WorkerOrphaned(
                     worker_id=row.worker_id,
                     node_id=node.node_id,
                     reason="the log can't confirm where it comes from: it may have lost its tail",
                     stopped=False,
+                    incarnation=node.incarnation,
+                    job_id=row.job_id,
+                    run_id=row.run_id,
+                    slots=row.slots,
+                    pid=row.pid,
                 )
             )
         return

@@ -87,6 +87,20 @@ def fail_start(draft: Draft, run: Run, reason: str) -> None:
             stop_worker(draft, worker, f"start failed: {reason}", grace_s=grace_s)
 
 
+def supersede(draft: Draft, job_id: str, run_id: int) -> None:
+    """Earlier runs have only workers on silent nodes: they are stopped on return."""
+    reason = f"replaced by run {run_id}"
+    for run in draft.ledger.runs_of(job_id):
+        for worker in draft.ledger.live_of(job_id, run.run_id):
+            if worker.state is not WorkerState.STOPPING:
+                stop_worker(draft, worker, reason, grace_s=draft.rules.rollback_grace_s)
+        if not run.ended:
+            if run.state is not RunState.STOPPING:
+                draft.emit(RunStopping(job_id=job_id, run_id=run.run_id, reason=reason))
+            state = RunState.FAILED
+            draft.emit(RunEnded(job_id=job_id, run_id=run.run_id, state=state, reason=reason))
+
+
 def _settle_starting(draft: Draft, run: Run) -> None:
     tally = draft.ledger.tally(run.job_id, run.run_id)
     if tally.silent:

@@ -47,9 +47,9 @@ QUIET: dict[str, tuple[list[Turn], dict[str, object]]] = {
     "without a digest": ([], {"digest": ""}),
     "an older number": ([lambda s: s.tell(said(s, seq=9))], {}),
     "of a cordoned node": ([lambda s: s.tell(CordonReq(node_id="n1"))], {}),
-    "of a higher epoch": ([], {"epoch": FIRST_EPOCH + 5}),
 }
 DECIDED: dict[str, tuple[list[Turn], dict[str, object]]] = {
+    "a higher epoch": ([], {"epoch": FIRST_EPOCH + 5}),
     "other workers": ([], {"digest": live_digest(["w-other"])}),
     "another incarnation": ([], {"incarnation": "n1-b"}),
     "an unknown node": ([], {"node_id": "n2"}),

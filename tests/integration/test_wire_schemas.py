@@ -61,6 +61,7 @@ async def everything(bus: SlotbusClient, caller: Caller) -> None:
     await caller.query("worker", worker_id=worker_id)
     await caller.query("leader")
     assert await bus.ask(bus.subjects.tap, b'{"tap_id": "t-1", "hold_s": 2, "opening": true}')
+    await caller.cmd("rebuild")
     await bus.stop("talks")
 
 
