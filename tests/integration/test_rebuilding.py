@@ -77,7 +77,7 @@ def alive(rows: list[dict[str, Any]]) -> list[int]:
 
 
 async def start(caller: Caller, job_id: str, slots: int) -> list[dict[str, Any]]:
-    await caller.cmd_patiently("start", job_id=job_id, slots=slots)
+    await caller.cmd_patiently("start", job_id=job_id, slots=slots, on_shortage="wait")
     return await caller.workers(job_id=job_id)
 
 
