@@ -41,7 +41,7 @@ _CONTROLLER: Final = {
     "launch_timeout_s": 4.0,
     "stop_timeout_s": 8.0,
     "shutdown_timeout_s": 2.0,
-    "record_compress": False,
+    "record_compress": "none",
 }
 _AGENT: Final = {"request_timeout_s": 1.0, "exit_grace_s": 2.0}
 
