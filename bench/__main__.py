@@ -25,7 +25,8 @@ from bench.measure import Row
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 NAMES: Final = (
-    *("starts", "heartbeats", "replay", "decisions", "projection", "placement", "memory"),
+    *("starts", "heartbeats", "replay", "decisions", "recording", "projection", "placement"),
+    "memory",
     "startup",
 )
 TEXTS: Final = frozenset({"bench", "measured", "against"})

@@ -89,8 +89,11 @@ async def helper(server: EmbeddedServer, verb: str, *arguments: str) -> AsyncIte
 
 
 @asynccontextmanager
-async def cluster(server: EmbeddedServer, folder: Path, slots: int) -> AsyncIterator[None]:
-    """A controller and two agents as a user runs them, with ``slots`` slots each."""
+async def cluster(
+    server: EmbeddedServer, folder: Path, slots: int, *, record: Path | None = None
+) -> AsyncIterator[None]:
+    """A controller and two agents as a user runs them, with ``slots`` slots each. ``record``:
+    a folder for recordings."""
     async with contextlib.AsyncExitStack() as stack:
         common = ("--server", server.url, "--http", "off", "--log-level", "warning")
         entry = ("-m", "controller.entry")
@@ -104,9 +107,9 @@ async def cluster(server: EmbeddedServer, folder: Path, slots: int) -> AsyncIter
                     *("--state-dir", str(state), "--worker-command", "sleep 600"),
                 )
             )
-        await stack.enter_async_context(
-            program(folder / "controller.log", *entry, "controller", "--scheduler", "node", *common)
-        )
+        recording = ("--record", str(record)) if record is not None else ()
+        controller = ("controller", "--scheduler", "node", *common, *recording)
+        await stack.enter_async_context(program(folder / "controller.log", *entry, *controller))
         async with linked(server) as nc:
             await _until_ready(SlotbusClient(nc), 2, folder)
         yield

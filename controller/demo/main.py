@@ -17,6 +17,7 @@ import nats.errors
 
 from controller.demo.pipeline import BadProgram
 from controller.demo.processes import Processes, free_port
+from controller.demo.recorded import recordings
 from controller.demo.scenario import play
 from controller.demo.show import Promise, Show
 from controller.demo.stage import EXPIRY_S, HEARTBEAT_S, NODE_SLOTS, NODES, DemoFailed, open_stage
@@ -80,7 +81,11 @@ async def _play(show: Show, folder: Path, processes: Processes, server: str) -> 
     processes.start(
         "controller",
         ["controller", "--scheduler", "node", *common, str(folder / "controller"), "--http", http],
-        {"node_expiry_s": str(EXPIRY_S), "heartbeat_s": str(HEARTBEAT_S)},
+        {
+            "node_expiry_s": str(EXPIRY_S),
+            "heartbeat_s": str(HEARTBEAT_S),
+            "record": recordings(folder),
+        },
     )
     for node_id in NODES:
         node = ["--node-id", node_id, "--slots", str(NODE_SLOTS), "--http", "off"]

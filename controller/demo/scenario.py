@@ -14,6 +14,7 @@ import msgspec
 
 from controller.demo import accounts
 from controller.demo.pipeline import Program
+from controller.demo.recorded import recording_is_the_log
 from controller.demo.stage import (
     EXPIRY_S,
     JOB,
@@ -64,7 +65,7 @@ async def play(stage: Stage) -> None:
     await job_stops(stage, second, lost)
     every_reading_counted(stage)
     await accounts_agree(stage, "at the end")
-    await log_tells(stage)
+    await recording_is_the_log(stage, await log_tells(stage))
 
 
 async def nodes_come_up(stage: Stage) -> None:
@@ -284,7 +285,7 @@ def event_log(stage: Stage) -> JetStreamLog:
     return JetStreamLog(stage.nc, stage.bus.subjects, create=False)
 
 
-async def log_tells(stage: Stage) -> None:
+async def log_tells(stage: Stage) -> list[Record]:
     show = stage.show
     show.step(f"The story of {JOB}, as the event log tells it")
     records: list[Record] = []
@@ -304,6 +305,7 @@ async def log_tells(stage: Stage) -> None:
     )
     silent = await stage.until_all_seen(len(records), EVENTS_S)
     show.check("every record of the log was published as an event", not silent, f"{silent or ''}")
+    return records
 
 
 def audit(records: list[Record]) -> list[str]:

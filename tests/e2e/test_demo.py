@@ -51,6 +51,7 @@ def test_every_promise_holds_and_nothing_is_left(tmp_path: Path) -> None:
     assert process.returncode == 0, said
     assert "all promises held" in said.splitlines()[-1]
     assert "BROKEN" not in said
+    assert "held    the recording, played again, leads to the event log, byte for byte" in said
     for told in ("is lost", "has expired", "not_enough_slots", "dairy run 2 has stopped"):
         assert told in said
     assert started_by(mark_in(said)) == []
