@@ -213,7 +213,11 @@ def _look(source: _Source, work: Callable[[History], int]) -> None:
 def _look_at(moments: list[Moment], source: _Source, work: Callable[[list[Ledger]], int]) -> None:
     """The same for some moments: of a cluster no more is read than they need."""
     if source.files:
-        _look_in_files(source, lambda past: work([past.ledger_at(each) for each in moments]))
+        _look_in_files(
+            source,
+            lambda past: work([past.ledger_at(each) for each in moments]),
+            lambda file: _ledgers(file, moments, work),
+        )
         return
     from controller.past.reaching import ledger_at
 
@@ -223,14 +227,30 @@ def _look_at(moments: list[Moment], source: _Source, work: Callable[[list[Ledger
     _ask(source, read, work)
 
 
-def _look_in_files(source: _Source, work: Callable[[History], int]) -> None:
+def _ledgers(file: Path, moments: list[Moment], work: Callable[[list[Ledger]], int]) -> int | None:
+    """None where all of the file has to be held to know."""
+    from controller.past.history import ledger_of_file
+
+    found = [ledger for each in moments if (ledger := ledger_of_file(file, each)) is not None]
+    return work(found) if len(found) == len(moments) else None
+
+
+def _look_in_files(
+    source: _Source,
+    work: Callable[[History], int],
+    at_once: Callable[[Path], int | None] = lambda _: None,
+) -> None:
+    """``at_once``: how one file may be looked at without holding it all."""
     from controller.cli.running import DONE, reported
     from controller.past.history import history_of_files
 
+    files = source.files or []
     with reported(source.output):
-        history = history_of_files(*source.files or ())
-        _warn_of_torn(history)
-        code = work(history)
+        code = at_once(files[0]) if len(files) == 1 else None
+        if code is None:
+            history = history_of_files(*files)
+            _warn_of_torn(history)
+            code = work(history)
     if code != DONE:
         raise typer.Exit(code)
 

@@ -18,7 +18,7 @@ from events.ids import START, Position
 from events.ledger import Ledger
 from events.states import IllegalTransition
 from events.stories import Numbered, numbered
-from schedulers.files import read_files
+from schedulers.files import read_file, read_files
 from schedulers.recording import Opening, Snapshot, Torn
 from schedulers.replaying import Stretch, replay
 
@@ -47,10 +47,7 @@ class History(Struct, frozen=True, kw_only=True):
         if isinstance(moment, int) and not self.after <= moment <= end:
             raise Invalid(f"there are records {self.after + 1} to {end}, and no {moment}")
         for record in self.until(moment):
-            try:
-                ledger.apply(record)
-            except IllegalTransition as error:
-                raise Invalid(f"record {ledger.position + 1} can't be: {error}") from error
+            _apply(ledger, record)
         if isinstance(moment, datetime) and ledger.position == START:
             raise Invalid(f"the log begins after {moment:%Y-%m-%d %H:%M:%S %Z}")
         return ledger
@@ -101,6 +98,37 @@ def history_of_files(*paths: Path) -> History:
         after=first.after,
         torn=torn,
     )
+
+
+def ledger_of_file(path: Path, moment: Moment) -> Ledger | None:
+    """As ``history_of_files(path).ledger_at(moment)``, reading no further than needed and
+    holding no record in memory; None for what has to be held: a recording, a torn end, a moment
+    that is not there. Raises OSError, SlotbusError."""
+    ledger = Ledger()
+    for item in read_file(path):
+        if isinstance(item, Record):
+            if _is_over(ledger, item, moment):
+                break
+            _apply(ledger, item)
+        elif isinstance(item, Snapshot) and ledger.position == START:
+            ledger = Ledger.restore(bytes(item.ledger))
+        else:
+            return None
+    missed = isinstance(moment, int) and ledger.position != moment
+    return None if missed or ledger.position == START else ledger
+
+
+def _is_over(ledger: Ledger, following: Record, moment: Moment) -> bool:
+    if isinstance(moment, int):
+        return ledger.position >= moment
+    return moment is not None and following.at > moment
+
+
+def _apply(ledger: Ledger, record: Record) -> None:
+    try:
+        ledger.apply(record)
+    except IllegalTransition as error:
+        raise Invalid(f"record {ledger.position + 1} can't be: {error}") from error
 
 
 def _that_follow(stretches: list[Stretch]) -> list[Stretch]:

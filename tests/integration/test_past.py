@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from controller.past.history import History, history_of_files
+from controller.past.history import History, history_of_files, ledger_of_file
 from controller.past.moving import export_lines, write_lines
 from controller.past.views import Change, difference, view
 from controller.past.why import Why, first_violation, why
@@ -155,9 +155,19 @@ def test_an_export_is_read_again_whole_or_in_part(history: History, tmp_path: Pa
     whole = tmp_path / "whole.jsonl"
     whole.write_bytes(b"".join(line + b"\n" for line in export_lines(history, None, None)))
     assert history_of_files(whole) == history
+    for moment in (4, len(history.records), DAWN + timedelta(seconds=1), None):
+        found = ledger_of_file(whole, moment)
+        assert found is not None
+        assert found.snapshot() == history.ledger_at(moment).snapshot()
+    assert ledger_of_file(whole, 99) is None
+    assert ledger_of_file(whole, DAWN - timedelta(days=1)) is None
     part = tmp_path / "part.jsonl"
     part.write_bytes(b"".join(line + b"\n" for line in export_lines(history, 6, 9)))
     read = history_of_files(part)
+    found = ledger_of_file(part, 9)
+    assert found is not None
+    assert found.snapshot() == history.ledger_at(9).snapshot()
+    assert ledger_of_file(part, 4) is None
     assert (read.after, len(read.records)) == (5, 4)
     assert read.ledger_at(9).snapshot() == history.ledger_at(9).snapshot()
     assert read.ledger_at(5).snapshot() == history.ledger_at(5).snapshot()
@@ -173,6 +183,7 @@ def test_a_recording_is_a_history_too(cluster: Cluster, history: History, tmp_pa
     path = tmp_path / "recording.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in cluster.recorder.lines))
     assert history_of_files(path) == history
+    assert ledger_of_file(path, None) is None
     (tmp_path / "empty.jsonl").touch()
     assert history_of_files(tmp_path / "empty.jsonl") == History(records=[])
 
