@@ -21,6 +21,12 @@ CHAOS: Final = [0.0, 0.3, 1.0, 2.5]
 OFTEN: Final = [0.0, 0.0, 1.0, 1.0, 5.0]
 """How much a kind of fault is favoured in one story: most do better with some kinds only."""
 
+POLICIES: Final = {
+    "on_shortage": ["fail", "wait", "wait"],
+    "on_failure": ["report", "restart"],
+    "on_lost": ["report", "restart", "restart"],
+    "on_drain": ["move", "stop"],
+}
 HURRY: Final = [0.5, 1.0, 3.0]
 FLEETS: Final = [[4, 4], [3, 5, 2], [6], [2, 2, 2]]
 JOBS: Final = "abc"
@@ -112,12 +118,21 @@ def _start(d: Drawer, at: float) -> Action:
 
 def _stop(d: Drawer, at: float) -> Action:
     return Action(
-        at=at, kind="stop", job=d.job(), on=d.likely(0.3), s=d.rng.choice([0.0, 1.0, 4.0])
+        at=at,
+        kind="stop",
+        job=d.job(),
+        on=d.likely(0.3),
+        s=d.rng.choice([0.0, 1.0, 4.0]),
+        more={"queued": "yes"} if d.likely(0.15) else {},
     )
 
 
 def _cordon(d: Drawer, at: float) -> Action:
     return Action(at=at, kind="cordon", who=d.node(), on=d.likely(0.4))
+
+
+def _drain(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="drain", who=d.node(), s=d.seconds(3.0, 15.0), on=d.likely(0.3))
 
 
 def _exits(d: Drawer, at: float) -> Action:
@@ -132,6 +147,7 @@ GOOD: Final = [
     Kind(6, _start),
     Kind(3, _stop),
     Kind(1, _cordon),
+    Kind(0.5, _drain),
     Kind(1, lambda d, at: Action(at=at, kind="repeat", n=d.number(0, 5))),
     Kind(3, _exits),
     Kind(0.2, _join),
@@ -150,10 +166,11 @@ def _freeze_supervisor(d: Drawer, at: float) -> Action:
     return Action(at=at, kind="freeze_supervisor", who=d.node(), s=d.seconds(0.5, 5.0, 20.0))
 
 
-def _power_off(d: Drawer, at: float) -> Action:
-    return Action(
-        at=at, kind="power_off", who=d.node(), s=d.seconds(1.0, 5.0, 20.0), on=d.likely(0.3)
-    )
+def _power_off(d: Drawer, at: float) -> list[Action]:
+    node, away_s = d.node(), d.seconds(1.0, 5.0, 20.0)
+    off = Action(at=at, kind="power_off", who=node, s=away_s, on=d.likely(0.3))
+    looked = Action(at=at + away_s * 0.8, kind="confirm_dead", who=node)
+    return [off, looked] if d.likely(0.5) else [off]
 
 
 def _cut(d: Drawer, at: float) -> Action:

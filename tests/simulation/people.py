@@ -29,6 +29,7 @@ class Asked(Struct):
 
     command: Command
     answer: str = ""
+    queued: bool = False
 
 
 class People:
@@ -77,6 +78,27 @@ class People:
             self.world.answered(command_id, answer)
             self.asked[command_id].answer = answer
             return
+
+    def leave(self, command: Command) -> None:
+        """Somebody leaves a command in the queue."""
+        assert command.command_id is not None
+        self.asked[command.command_id] = Asked(command, queued=True)
+        self._tasks.append(self.proc.spawn(self._until_left(command)))
+
+    async def _until_left(self, command: Command) -> None:
+        await self._connected.wait()
+        assert self._bus is not None
+        while True:
+            try:
+                await self._bus.leave(command)
+            except SlotbusError as error:
+                if error.retriable:
+                    await asyncio.sleep(self.proc.rng.uniform(*AGAIN_S))
+                    continue
+                self.world.laws.say(f"the queue does not take a command: {error.message}")
+            break
+        self.world.answered(command.command_id or "", "queued")
+        self.asked[command.command_id or ""].answer = "queued"
 
     def unanswered(self) -> list[str]:
         return [command_id for command_id, asked in self.asked.items() if not asked.answer]

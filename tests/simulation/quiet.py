@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from events.states import RunState
+
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
@@ -20,16 +22,37 @@ def problems(world: World) -> list[str]:
 
 def _owed(world: World) -> Iterator[str]:
     ledger = world.laws.ledger
-    if ledger.pending:
-        yield f"no outcome: {sorted(ledger.pending)}"
-    unanswered = world.people.unanswered()
+    waiting = _waiting(world)
+    pending = sorted(set(ledger.pending) - waiting)
+    if pending:
+        yield f"no outcome: {pending}"
+    unanswered = [
+        command_id for command_id in world.people.unanswered() if command_id not in waiting
+    ]
     if unanswered:
         yield f"no answer: {unanswered}"
+    lost = [
+        command_id
+        for command_id, asked in world.people.asked.items()
+        if asked.queued and asked.answer and command_id not in world.laws.taken
+    ]
+    if lost:
+        yield f"left in the queue, and not done: {lost}"
     for agent in world.agents.values():
         core = agent.host.core
         ended = [w.born.worker_id for w in core._state.ended_after(0)] if core else []
         if ended:
             yield f"ends that nobody acknowledged on {agent.name}: {ended}"
+
+
+def _waiting(world: World) -> set[str]:
+    """Commands of runs that wait for slots, for as long as it takes."""
+    return {
+        run.command_id
+        for job in world.laws.ledger.jobs.values()
+        for run in job.runs
+        if run.state is RunState.WAITING
+    }
 
 
 def _accounts(world: World) -> Iterator[str]:

@@ -78,8 +78,16 @@ class SimRandom:
 
 
 class SimSecrets:
+    """In the place of the module ``secrets``, without any."""
+
+    def token_bytes(self, size: int) -> bytes:
+        return current().rng.randbytes(size)
+
     def token_hex(self, size: int) -> str:
-        return f"{current().rng.getrandbits(8 * size):0{2 * size}x}"
+        return self.token_bytes(size).hex()
+
+    def randbelow(self, limit: int) -> int:
+        return current().rng.randrange(limit)
 
 
 class SimUuid:

@@ -34,6 +34,7 @@ class Action(Struct, kw_only=True, frozen=True, omit_defaults=True):
     s: float = 0.0
     p: float = 0.0
     on: bool = False
+    more: dict[str, str | float] = {}
 
 
 class Story(Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -14,6 +14,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -151,6 +152,10 @@ class World:
         for violation in self.laws.auditor.finish():
             self.laws.say(f"law {violation.law} at the end: {violation.sentence}")
 
+    def date(self) -> datetime:
+        """The true date and time."""
+        return seams.DAWN + timedelta(seconds=self.loop.time())
+
     def later(self, delay_s: float, happen: Callable[[], object]) -> None:
         """Something of the story itself, some seconds from now."""
         self.main.post_at(self.loop.time() + delay_s, happen)
@@ -272,6 +277,7 @@ def tell(story: Story, *, verbose: bool = False) -> Told:
                 world.bury()
             del world, telling
         finally:
+            loop.set_exception_handler(None)
             loop.tasks.clear()
             loop.ready.clear()
             loop.timers.clear()
