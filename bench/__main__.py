@@ -26,7 +26,7 @@ from bench.measure import Row
 ROOT: Final = Path(__file__).resolve().parents[1]
 NAMES: Final = (
     *("starts", "heartbeats", "replay", "decisions", "recording", "projection", "placement"),
-    "memory",
+    *("memory", "snapshots", "failover"),
     "startup",
 )
 TEXTS: Final = frozenset({"bench", "measured", "against"})
