@@ -19,6 +19,7 @@ from controller.cli import (
     pods,
     programs,
     queries,
+    record,
     rebuilding,
     record,
     reporting,
@@ -29,7 +30,7 @@ from controller.cli import (
     watching,
 )
 from controller.cli.helping import App, WithCommand
-from controller.cli.running import EXIT_CODES
+from controller.cli.options import EXIT_CODES
 
 _RUN = "Run slotbus"
 _USE = "Use it"

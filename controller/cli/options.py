@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or input; 3 no NATS server or no "
+    "controller reached; 4 not finished in time, the work goes on."
+)
 
 
 class Output(StrEnum):

@@ -6,8 +6,6 @@ heavy at the top; see ``controller.cli``.
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +15,8 @@ from controller.cli.nats_options import NOTHING_SAID, Nats, with_nats
 from controller.cli.options import Output
 
 if TYPE_CHECKING:
+    import asyncio
+
     from controller.cli.output import Progress
     from controller.outside import Outside
     from controller.recordsettings import RecordSettings
@@ -68,6 +68,8 @@ def record(
     settings = _settings(file, mask or [], file_bytes, max_bytes)
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
+        import asyncio
+
         from controller.outside import Outside
 
         stop = asyncio.Event()
@@ -117,6 +119,9 @@ def _settings(
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
     """The first one ends it in order, another one breaks that off."""
+    import asyncio
+    import signal
+
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 

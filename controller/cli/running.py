@@ -27,11 +27,6 @@ UNREACHED: Final = 3
 UNFINISHED: Final = 4
 INTERRUPTED: Final = 130
 
-EXIT_CODES: Final = (
-    "Exit codes: 0 done; 1 refused or failed; 2 wrong usage or input; 3 no NATS server or no "
-    "controller reached; 4 not finished in time, the work goes on."
-)
-
 _BY_CODE: Final = {
     "unreachable": UNREACHED,
     "no_controller": UNREACHED,
