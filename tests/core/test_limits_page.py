@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from controller.config import LOG_MAX_BYTES
+from controller.nodetraffic import HELD_MOST
 from controller.outbox import QUEUE_LIMIT as ANSWERS
 from controller.services import MAX_OPEN
 from events import ids
@@ -29,6 +30,7 @@ LIMITS: dict[str, int] = {
     "a start with all its workers, in the log": ids.MAX_RECORD_BYTES,
     "a reason in the log": ids.MAX_REASON,
     "messages that wait for the leader's engine": QUEUE_LIMIT,
+    "nodes whose registration or heartbeat waits for room there": HELD_MOST,
     "commands and queries without an answer yet": MAX_OPEN,
     "answers that wait to be sent": ANSWERS,
     "orders under way on an agent": MAX_ORDERS,

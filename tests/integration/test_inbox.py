@@ -14,8 +14,10 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeout
 
+from controller import nodetraffic
 from controller.embedded import EmbeddedServer
 from controller.inbox import NatsInbox
+from controller.nodetraffic import LOOK
 from controller.outbox import InboxStats
 from events.connection import flushed
 from events.errors import (
@@ -287,8 +289,9 @@ async def test_nats_micro_sees_the_service_and_its_endpoints(bench: Bench) -> No
     assert stats["metadata"]["epoch"] == "7"
     by_name = {endpoint["name"]: endpoint for endpoint in stats["endpoints"]}
     assert set(by_name) == {
-        "cmd-start", "cmd-stop", "cmd-cordon", "cmd-uncordon",
-        "query-workers", "query-jobs", "query-nodes",
+        "cmd-start", "cmd-stop", "cmd-cordon", "cmd-uncordon", "cmd-drain",
+        "cmd-confirm_dead", "cmd-rebuild",
+        "query-workers", "query-jobs", "query-nodes", "query-shortage",
         "query-worker", "query-job", "query-node", "query-leader",
     }  # fmt: skip
     start = by_name["cmd-start"]
@@ -363,18 +366,49 @@ async def test_a_body_that_contradicts_its_subject_is_invalid(bench: Bench) -> N
     assert bench.stats.faults == 1
 
 
-async def test_a_crowded_engine_holds_back_nodes_and_not_commands(bench: Bench) -> None:
+async def crowd(bench: Bench, nodes: list[str]) -> None:
+    """As many heartbeats of each as it takes to notice that the engine is crowded, and then
+    a hundred more."""
     bench.engine.waiting = 1_000_000
-    subject = bench.subjects.node("n1", "heartbeat")
-    for seq in range(300):
-        await bench.client.publish(subject, b'{"incarnation": "i1", "seq": %d}' % seq)
+    count = LOOK // len(nodes) + 100
+    for seq in range(count):
+        for node in nodes:
+            body = b'{"incarnation": "i1", "seq": %d}' % seq
+            await bench.client.publish(bench.subjects.node(node, "heartbeat"), body)
     await flushed(bench.client)
+    await until(lambda: bench.stats.received["heartbeat"] == count * len(nodes))
+
+
+def beats_of(bench: Bench) -> list[HeartbeatNodeReq]:
+    offered = (offer.message for offer in bench.engine.offers)
+    return [message for message in offered if isinstance(message, HeartbeatNodeReq)]
+
+
+async def test_a_crowded_engine_holds_back_nodes_and_not_commands(bench: Bench) -> None:
+    await crowd(bench, ["n1"])
     bench.engine.reply = lambda _message: STARTED
     await bench.start({"job_id": "j", "slots": 1})
-    beats = [offer for offer in bench.engine.offers if isinstance(offer.message, HeartbeatNodeReq)]
-    assert len(beats) < 300
+    assert len(beats_of(bench)) == LOOK
+
+
+async def test_what_is_held_back_is_the_newest_of_each_node(bench: Bench) -> None:
+    await crowd(bench, ["n1", "n2"])
+    assert len(beats_of(bench)) == LOOK
+    assert bench.stats.dropped["superseded"] == 198
     bench.engine.waiting = 0
-    await until(lambda: bench.stats.received["heartbeat"] == 300)
+    await until(lambda: len(beats_of(bench)) == LOOK + 2)
+    newest = LOOK // 2 + 99
+    assert [(b.node_id, b.seq) for b in beats_of(bench)[-2:]] == [("n1", newest), ("n2", newest)]
+
+
+async def test_more_nodes_than_can_be_held_back_are_told_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodetraffic, "HELD_MOST", 1)
+    await crowd(bench, ["n1"])
+    subject = bench.subjects.node("n2", "register")
+    reply = await bench.ask(subject, {"incarnation": "i1", "task_slots": 1})
+    assert error_of(reply)["code"] == "overloaded"
 
 
 # --- the end of a leadership ------------------------------------------------------------
