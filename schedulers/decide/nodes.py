@@ -146,11 +146,19 @@ def _check_rival(draft: Draft, request: RegisterNodeReq, known: Node | None) -> 
     if known is None or known.incarnation == request.incarnation:
         return
     facts = {"node_id": request.node_id, "addr": known.addr, "machine_id": known.machine_id}
-    if request.incarnation in known.past:
+    if request.incarnation in known.past and known.watched:
         raise DuplicateNode(
             f"a newer agent holds node id {request.node_id}: give one of them another", **facts
         )
     alive = not known.expired if known.watched else bool(draft.ledger.live_on(known.node_id))
+    if alive and known.machine_id != request.machine_id and not known.watched:
+        live = len(draft.ledger.live_on(known.node_id))
+        raise DuplicateNode(
+            f"{live} workers in the log live where this controller does not look, on another "
+            f"{known.node_id} (another machine; of pods another namespace or cluster name): stop "
+            "them first, with the setting that they were started with",
+            **facts,
+        )
     if alive and known.machine_id != request.machine_id:
         raise DuplicateNode(
             f"node id {request.node_id} is held by another agent, which is alive and has another "

@@ -32,11 +32,31 @@ _SPARE_CONNECTIONS: Final = 8
 
 
 def own_namespace(environ: Mapping[str, str] = os.environ, account_dir: Path = ACCOUNT_DIR) -> str:
-    """The namespace that this program runs in; "" outside of a cluster."""
+    """The namespace that this program runs in, or that its kubeconfig is set to; "" for
+    neither."""
     try:
-        return environ.get(POD_NAMESPACE) or (account_dir / "namespace").read_text().strip()
+        inside = environ.get(POD_NAMESPACE) or (account_dir / "namespace").read_text().strip()
     except OSError:
+        inside = ""
+    return inside or _chosen_namespace(_kubeconfig(environ))
+
+
+def _chosen_namespace(file: str) -> str:
+    """Of the kubeconfig's current context. What is wrong with it is told when it is used."""
+    if not any(Path(part).exists() for part in file.split(os.pathsep)):
         return ""
+    from kubernetes_asyncio.config import ConfigException, list_kube_config_contexts
+    from yaml import YAMLError  # type: ignore[import-untyped]
+
+    try:
+        _, chosen = list_kube_config_contexts(config_file=file)
+        return str(((chosen or {}).get("context") or {}).get("namespace") or "")
+    except (ConfigException, YAMLError, OSError, TypeError, AttributeError):
+        return ""
+
+
+def _kubeconfig(environ: Mapping[str, str]) -> str:
+    return environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
 
 def api_over(client: ApiClient, config: KubernetesConfig) -> KubeApi:
@@ -83,7 +103,7 @@ async def _by_kubeconfig(config: KubernetesConfig, environ: Mapping[str, str]) -
     from kubernetes_asyncio.client import ApiClient, Configuration
     from kubernetes_asyncio.config import ConfigException, load_kube_config
 
-    file = environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    file = _kubeconfig(environ)
     made = Configuration()
     try:
         await load_kube_config(config_file=file, client_configuration=made, persist_config=False)

@@ -7,7 +7,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from events.errors import SlotbusError
+import pytest
+
+from events.errors import DuplicateNode, SlotbusError
 from events.facts import Record, WorkerOrphaned
 from events.ids import Position
 from events.messages import Stamp, StopWorkersReq
@@ -15,6 +17,7 @@ from schedulers.kubernetes.identity import Identity, worker_marks
 from schedulers.kubernetes.names import pod_name
 from schedulers.kubernetes.scheduler import KubernetesScheduler
 from tests.support.kube import faults
+from tests.support.kube.apiserver import make_namespace
 from tests.support.kube.automatic import Automatic
 from tests.support.kube.clients import CLUSTER
 from tests.support.kube.faultproxy import FaultProxy
@@ -219,3 +222,28 @@ async def test_two_controllers_of_different_names_ignore_each_other(
         assert len(launcher_of(one).view) == 1
     await other.leave_all()
     assert states(one) == ["running"]
+
+
+async def test_another_namespace_is_taken_when_nobody_lives_in_the_last_one(
+    scene: Scene, kubelet: Kubelet, kube: Rest
+) -> None:
+    """And back again. Else workers that nobody looks at would be forgotten, or started twice."""
+    elsewhere = Kubelet(kube, await make_namespace(kube))
+    moved = scene.config(namespace=elsewhere.namespace)
+    async with Automatic(kubelet), Automatic(elsewhere):
+        first = scene.scheduler()
+        await first.start_workers(starts())
+        await scene.leave(first)
+        refused = scene.scheduler(moved)
+        with pytest.raises(DuplicateNode, match="1 workers in the log live where this controller"):
+            await refused.start()
+        await scene.leave(refused)
+        back = scene.scheduler()
+        await back.stop_workers("j")
+        await scene.leave(back)
+        for config, node in ((moved, elsewhere), (scene.config(), kubelet)):
+            scheduler = scene.scheduler(config)
+            await scheduler.start_workers(starts())
+            assert len(await node.pods()) == 1
+            await scheduler.stop_workers("j")
+            await scene.leave(scheduler)

@@ -17,6 +17,12 @@ from tests.support.kube.clients import CLUSTER, config_of
 from tests.support.kube.faultproxy import FaultProxy
 from tests.support.kube.rest import JsonObject, Rest
 
+KUBECONFIG = """\
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
 READS: JsonObject = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
 
 
@@ -36,7 +42,8 @@ async def test_a_rotated_token_is_read_again_inside_a_cluster(
     (tmp_path / "ca.crt").write_bytes(kube_server.ca_file.read_bytes())
     (tmp_path / "token").write_text("long expired")
     (tmp_path / "namespace").write_text(f"{kube_namespace}\n")
-    assert own_namespace({}, tmp_path) == kube_namespace
+    nowhere = {"KUBECONFIG": str(tmp_path / "none")}
+    assert own_namespace(nowhere, tmp_path) == kube_namespace
     assert own_namespace({"POD_NAMESPACE": "here"}, tmp_path) == "here"
     environ = {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
@@ -81,3 +88,27 @@ async def test_no_cluster_at_all_is_named(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="not in a cluster") as refused:
         await connect(config_of("x"), environ, tmp_path)
     assert refused.value.path == "kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace"),
+    [
+        (None, ""),
+        ("", ""),
+        ("{", ""),
+        ("[]", ""),
+        ("contexts: []", ""),
+        (KUBECONFIG, ""),
+        (KUBECONFIG.replace("user: u", "user: u, namespace: team"), "team"),
+        (KUBECONFIG.replace("current-context: x", "current-context: y"), ""),
+    ],
+)
+def test_outside_of_a_cluster_the_kubeconfig_says_which_namespace(
+    text: str | None, namespace: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "config"
+    if text is not None:
+        file.write_text(text)
+    assert own_namespace({"KUBECONFIG": str(file)}, tmp_path) == namespace
+    inside = {"KUBECONFIG": str(file), "POD_NAMESPACE": "here"}
+    assert own_namespace(inside, tmp_path) == "here"
