@@ -41,10 +41,18 @@ def named(index: int) -> str:
     return f"n{index:05}".ljust(LONG, "x")
 
 
+RARELY = 500
+"""Records between two comparisons of whole ledgers, which are large here."""
+
+
+def large(rules: Rules | None = None) -> Story:
+    return Story(rules, snapshot_every=RARELY)
+
+
 @pytest.fixture
 def crowd() -> Story:
     """As many one-slot nodes as a run may have workers, with the longest ids."""
-    story = Story(PATIENT)
+    story = large(PATIENT)
     for index in range(MAX_WORKERS_A_RUN):
         story.tell(register(named(index), 1, incarnation=named(index), workers=[]))
     return story
@@ -110,7 +118,7 @@ def test_the_rollback_of_the_largest_run_names_a_few_nodes_and_fits(crowd: Story
 
 
 def test_a_start_that_fails_on_very_many_nodes_names_the_first() -> None:
-    story = Story(PATIENT)
+    story = large(PATIENT)
     for index in range(150):
         story.tell(register(f"n{index:03}", 1))
     draft = story.tell(start("j", 1, command_id="c"))
@@ -128,7 +136,7 @@ def test_a_start_that_fails_on_very_many_nodes_names_the_first() -> None:
 
 
 def test_thousands_of_workers_expire_at_once_in_records_that_fit() -> None:
-    story = Story()
+    story = large()
     for index in range(2_500):
         story.tell(register(named(index), 2, incarnation=named(index)))
     for number in range(4):
@@ -146,7 +154,7 @@ def test_thousands_of_workers_expire_at_once_in_records_that_fit() -> None:
 
 
 def test_one_node_full_of_workers_expires_over_several_records() -> None:
-    story = Story()
+    story = large()
     story.rules = Rules(per_worker=1)
     story.tell(register("n1", 3_000))
     for number in range(3):
@@ -159,7 +167,7 @@ def test_one_node_full_of_workers_expires_over_several_records() -> None:
 
 
 def test_the_next_leader_goes_on_where_the_last_one_was_cut_off() -> None:
-    story = Story()
+    story = large()
     story.rules = Rules(per_worker=1)
     story.tell(register("n1", 3_000))
     for number in range(3):
@@ -169,7 +177,7 @@ def test_the_next_leader_goes_on_where_the_last_one_was_cut_off() -> None:
     del story.records[before + 1 :]  # only the first record was stored
     half = story.fold()
     assert {w.state for w in half.workers.values()} == {WorkerState.LOST, WorkerState.RUNNING}
-    story.auditor = Auditor(snapshot_every=7)
+    story.auditor = Auditor(RARELY)
     for position, record in enumerate(story.records, start=1):
         story.auditor.observe(Position(position), record)
     story.lead()
@@ -196,7 +204,7 @@ def test_many_stops_of_one_large_run_are_answered_over_several_records(crowd: St
 
 
 def test_ten_thousand_unknown_workers_in_a_registration_fit_and_are_asked_for_again() -> None:
-    story = Story()
+    story = large()
     story.tell(register("n1", 1, workers=None))
     rows = strangers(10_000)
     draft = story.tell(register("n1", 1, incarnation="n1-b", workers=rows))
@@ -209,7 +217,7 @@ def test_ten_thousand_unknown_workers_in_a_registration_fit_and_are_asked_for_ag
 
 
 def test_the_oldest_commands_are_forgotten_however_many_they_are() -> None:
-    story = Story(Rules(remembered_commands=10, expiry_s=1_000))
+    story = large(Rules(remembered_commands=10, expiry_s=1_000))
     for number in range(2_500):
         story.tell(stop("nobody", command_id=f"c{number}".ljust(LONG, "x")))
     draft = story.tell(tick())
@@ -222,7 +230,7 @@ def test_the_oldest_commands_are_forgotten_however_many_they_are() -> None:
 
 def test_settling_a_launch_does_not_search_the_whole_run() -> None:
     def seconds(workers: int) -> float:
-        story = Story(Rules(per_worker=1))
+        story = large(Rules(per_worker=1))
         story.tell(register("n1", workers))
         orders = launches(story.tell(start("j", workers)))
         story.auditor.observe = lambda *_: []  # type: ignore[method-assign]

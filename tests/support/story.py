@@ -55,14 +55,14 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 class Story:
     """One leader after another over one log. ``tell`` decides, stores and audits; time
-    stands still unless ``after`` or ``at`` moves it."""
+    stands still unless ``after`` or ``at`` moves it. ``snapshot_every`` as the auditor has it."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: Rules | None = None, *, snapshot_every: int = 7) -> None:
         self.rules = rules or Rules()
         self.now = DAWN
         self.epoch = FIRST_EPOCH - 1
         self.records: list[Record] = []
-        self.auditor = Auditor(snapshot_every=7)
+        self.auditor = Auditor(snapshot_every)
         self.ledger = Ledger()
         self.pulse = Pulse(self.rules.expiry)
         self._tokens = 0
