@@ -17,7 +17,11 @@ from events.audit import audit
 from events.errors import SlotbusError, UnknownNode
 from events.messages import (
     Command,
+    ConfirmDeadReply,
+    ConfirmDeadReq,
     CordonReq,
+    DrainReply,
+    DrainReq,
     NodeReply,
     StartPipelineReq,
     StartReply,
@@ -75,6 +79,8 @@ class Cluster(Seen):
         self._labels = labels or {}
         self._programs: dict[str, Program] = {}
         self._frozen: dict[str, list[Callable[[], None]]] = {}
+        self._answered: dict[str, float] = {}
+        """When each node sent what a leader answered last."""
         self._beating: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
         for number in range(1, nodes + 1):
@@ -142,6 +148,21 @@ class Cluster(Seen):
         """New workers are welcome again. Raises UnknownNode."""
         reply = await self._send(UncordonReq, node_id=node_id)
         assert isinstance(reply, NodeReply)
+        return reply
+
+    async def drain(self, node_id: str, **fields: Any) -> DrainReply:
+        """Empties a node; returns at its end or the deadline (``deadline_s``), which may be
+        sooner than it was waited for. Raises UnknownNode, CommandTimeout."""
+        reply = await self._send(DrainReq, node_id=node_id, **fields)
+        assert isinstance(reply, DrainReply)
+        await self.settle()
+        return reply
+
+    async def confirm_dead(self, node_id: str) -> ConfirmDeadReply:
+        """Says that nothing runs on an expired node. Raises UnknownNode, NodeAlive."""
+        reply = await self._send(ConfirmDeadReq, node_id=node_id)
+        assert isinstance(reply, ConfirmDeadReply)
+        await self.settle()
         return reply
 
     # --- what happens -------------------------------------------------------------------
@@ -297,17 +318,22 @@ class Cluster(Seen):
             await asyncio.sleep(self.rules.heartbeat_s)
             for node in list(self._nodes.values()):
                 await self._speak(node)
+                if node.node_id not in self._frozen:
+                    answered_at = self._answered.get(node.node_id, self._loop.time())
+                    node.unheard(self._loop.time() - answered_at)
 
     async def _speak(self, node: ScriptedNode) -> None:
         """One sign of life, as an agent gives it."""
         if node.silent:
             return
+        sent_at = self._loop.time()
         try:
             await self.engine.submit(node.beat())
         except UnknownNode:
             await self._register(node)
         except SlotbusError:
             return  # no leader hears it now; the next heartbeat is due soon
+        self._answered[node.node_id] = sent_at
 
     async def _register(self, node: ScriptedNode) -> None:
         request = node.registration()

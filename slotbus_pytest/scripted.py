@@ -137,11 +137,24 @@ class ScriptedNode:
         if row.state in LIVE:
             good = exit_code == 0 and signal is None
             state = WorkerState.FINISHED if good else WorkerState.FAILED
-            self.table[worker_id] = replace(row, state=state, exit_code=exit_code, signal=signal)
-            self.next_seq()
-            for _ in range(2 if self.twice else 1):
-                self.unreported.append(self.table[worker_id])
-            self.on_news()
+            self._ended(replace(row, state=state, exit_code=exit_code, signal=signal))
+
+    def unheard(self, since_s: float) -> None:
+        """No leader has answered for so many seconds: its supervisor ends the workers whose
+        leases (``stop_after_s``) are over."""
+        for order in self.orders:
+            row = self.table.get(order.worker_id)
+            lease_s = order.stop_after_s
+            if row is not None and row.state in LIVE and lease_s is not None and since_s > lease_s:
+                reason = f"no client renewed its lease for {lease_s:g} s"
+                self._ended(replace(row, state=WorkerState.LOST, signal=TERM, reason=reason))
+
+    def _ended(self, row: InventoryRow) -> None:
+        self.table[row.worker_id] = row
+        self.next_seq()
+        for _ in range(2 if self.twice else 1):
+            self.unreported.append(row)
+        self.on_news()
 
     # --- what its agent does ------------------------------------------------------------
 

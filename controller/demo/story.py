@@ -25,15 +25,13 @@ def _sentence(fact: f.AnyFact) -> str:
         case f.CommandDone():
             error = fact.reply.get("error", {}) if isinstance(fact.reply, dict) else {}
             return f"command {fact.command_id} is refused: {error.get('code', 'unknown')}"
-        case f.NodeRegistered() | f.NodeExpired() | f.NodeReturned():
-            return _node(fact)
-        case f.RunCreated() | f.RunRunning() | f.RunStopping() | f.RunEnded():
+        case f.RunCreated() | f.RunWaiting() | f.RunRunning() | f.RunStopping() | f.RunEnded():
             return _run(fact)
         case _:
-            return _worker(fact)
+            return _node(fact) or _worker(fact)
 
 
-def _node(fact: f.NodeRegistered | f.NodeExpired | f.NodeReturned) -> str:
+def _node(fact: f.AnyFact) -> str:
     match fact:
         case f.NodeRegistered():
             return f"node {fact.node_id} offers {fact.task_slots} slots"
@@ -41,10 +39,27 @@ def _node(fact: f.NodeRegistered | f.NodeExpired | f.NodeReturned) -> str:
             return f"node {fact.node_id} has expired, last heard at {fact.last_seen:%H:%M:%S}"
         case f.NodeReturned():
             return f"node {fact.node_id} is back"
+        case f.NodeCordoned():
+            return f"node {fact.node_id} gets no new workers"
+        case f.NodeUncordoned():
+            return f"node {fact.node_id} may have new workers again"
+        case f.NodeDraining():
+            return f"node {fact.node_id} is to be empty by {fact.deadline:%H:%M:%S}"
+        case f.NodeConfirmedDead():
+            return f"node {fact.node_id} is dead, says a person ({fact.command_id})"
+        case _:
+            return ""
 
 
-def _run(fact: f.RunCreated | f.RunRunning | f.RunStopping | f.RunEnded) -> str:
+def _run(
+    fact: f.RunCreated | f.RunWaiting | f.RunRunning | f.RunStopping | f.RunEnded,
+) -> str:
     match fact:
+        case f.RunCreated() if fact.restart_of is not None:
+            how = "restarts" if fact.tries else "moves"
+            return f"{fact.job_id} {how}: run {fact.run_id} follows run {fact.restart_of}"
+        case f.RunWaiting():
+            return f"{fact.job_id} run {fact.run_id} waits: {fact.reason}"
         case f.RunCreated():
             return f"{fact.job_id} run {fact.run_id} is to have {fact.slots} slots"
         case f.RunRunning():

@@ -23,6 +23,7 @@ from events.facts import (
     Record,
     RunCreated,
     RunPlaced,
+    RunWaiting,
     WorkerAssigned,
 )
 from events.stories import Numbered, tell_fact
@@ -147,7 +148,7 @@ def _explain(everything: list[Numbered], kind: Kind, thing: str, decided: Number
     passed_over = [
         over
         for fact in record.events
-        if isinstance(fact, RunPlaced | CommandDone)
+        if isinstance(fact, RunPlaced | RunWaiting | CommandDone)
         for over in fact.passed_over
     ]
     concerned = names | set(taken)

@@ -55,6 +55,8 @@ def cli_page() -> str:
             panel = command.rich_help_panel
             parts.append(f"## {panel}")
         parts += _command(name, command, context)
+        for below, one in getattr(command, "commands", {}).items():
+            parts += _command(f"{name} {below}", one, context)
     return "\n\n".join(text for text in parts if text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from nats.aio.client import Client
 from controller.embedded import EmbeddedServer
 from controller.reference.catalogue import MESSAGES, ErrorReply
 from events.client import SlotbusClient
-from events.errors import Invalid, NotEnoughSlots, StartFailed, UnknownJob
+from events.errors import Invalid, NodeAlive, NotEnoughSlots, StartFailed, UnknownJob
 from events.ids import ID_PATTERN
 from events.messages import SchedulerConfig
 from events.subjects import Subjects
@@ -19,7 +21,7 @@ from schedulers.node.config import AgentConfig
 from tests.support.agents import running
 from tests.support.controllers import Caller, config_for, controller
 from tests.support.nats import connected
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 from tests.support.wiretap import tapped
 from tests.support.workers import exits, prints
 
@@ -51,6 +53,9 @@ async def everything(bus: SlotbusClient, caller: Caller) -> None:
         await caller.cmd("stop", job_id="a b")
     await caller.cmd("start", job_id="waits", slots=100, on_shortage="wait", wait_s=0)
     await caller.query("shortage")
+    await bus.drain("n1", deadline_s=0)
+    with pytest.raises(NodeAlive):
+        await bus.confirm_dead("n1")
     await bus.cordon("n1")
     await bus.uncordon("n1")
     await bus.workers(include_ended=True)
@@ -62,7 +67,20 @@ async def everything(bus: SlotbusClient, caller: Caller) -> None:
     await caller.query("leader")
     assert await bus.ask(bus.subjects.tap, b'{"tap_id": "t-1", "hold_s": 2, "opening": true}')
     await caller.cmd("rebuild")
+    assert await bus.ask(bus.subjects.tap, b'{"tap_id": "t-1", "hold_s": 2, "opening": true}')
     await bus.stop("talks")
+
+
+async def confirmed_dead(caller: Caller) -> None:
+    """A node that was never heard of again; only of an expired one can it be said."""
+    registered = {"task_slots": 1, "incarnation": "i", "machine_id": "m"}
+    await caller.node("gone", "register", **registered)
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(NodeAlive):
+                await caller.cmd("confirm_dead", node_id="gone")
+                return
+            await asyncio.sleep(0.1)
 
 
 def names(*kinds: type) -> set[str]:
@@ -77,7 +95,12 @@ async def test_all_that_is_said_fits_its_schema(
     tmp_path: Path,
 ) -> None:
     config = config_for(
-        nats_server.url, subjects, tmp_path / "c", scheduler="node", heartbeat_s=0.2
+        nats_server.url,
+        subjects,
+        tmp_path / "c",
+        scheduler="node",
+        heartbeat_s=0.2,
+        node_expiry_s=3.0,
     )
     patient = replace(agent_config, request_timeout_s=1.0, worker_command=["sleep", "600"])
     caller = Caller(nc, subjects)
@@ -96,6 +119,7 @@ async def test_all_that_is_said_fits_its_schema(
             await second.leading()
             await caller.until_nodes(1)
             await caller.cmd("stop", job_id="accepted")
+            await confirmed_dead(caller)
     assert names(*MESSAGES, ErrorReply) - tap.kinds().keys() == set()
     # What was said wrong on purpose, and nothing else.
     misspelt = "Additional properties are not allowed ('wiat_s' was unexpected)"

@@ -166,6 +166,10 @@ class Caller:
         """As ``cmd``."""
         return await self._ask(self._subjects.query(what), fields)
 
+    async def node(self, node_id: str, verb: str, **fields: object) -> dict[str, Any]:
+        """What an agent says: as ``cmd``."""
+        return await self._ask(self._subjects.node(node_id, verb), fields)
+
     async def workers(self, *, patient: bool = False, **fields: object) -> list[dict[str, Any]]:
         """The rows of ``query.workers``; ``patient``: while nobody leads, ask again."""
         async with asyncio.timeout(DEADLINE_S):
