@@ -190,6 +190,10 @@ def _reconnect(d: Drawer, at: float) -> Action:
     )
 
 
+def _server_crash(d: Drawer, at: float) -> Action:
+    return Action(at=at, kind="server_crash", n=d.number(1, 4), s=d.seconds(0.5, 4.0))
+
+
 def _weather(d: Drawer, at: float) -> Action:
     kind = d.rng.choice(["slow", "loss", "twice", "acks", "disk"])
     most = {"slow": 3.0, "loss": 0.4, "twice": 0.4, "acks": 0.8, "disk": 4.0}[kind]
@@ -261,6 +265,7 @@ BAD: Final = [
     Kind(2, _reconnect),
     Kind(1, lambda d, at: Action(at=at, kind="server_restart", s=d.seconds(0.2, 2.0, 8.0))),
     Kind(0.5, lambda d, at: Action(at=at, kind="server_freeze", s=d.seconds(0.5, 3.0, 8.0))),
+    Kind(0.1, _server_crash),
     Kind(4, _weather),
     Kind(0.5, _brief),
     Kind(0.5, _late_append),

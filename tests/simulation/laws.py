@@ -17,12 +17,20 @@ from msgspec import Struct
 
 from events.audit import Auditor
 from events.codec import error_from_body
-from events.facts import CommandDone, LeaderStarted, NodeExpired, Record, WorkerEnded
+from events.facts import (
+    CommandDone,
+    CommandTaken,
+    LeaderStarted,
+    NodeExpired,
+    Record,
+    WorkerEnded,
+)
 from events.ids import Position
 from events.ledger import Ledger
 from events.log import decode_record
 from events.states import WorkerState
 from tests.simulation.loop import Proc
+from tests.simulation.losing import Doubts
 from tests.simulation.machine import Machine, Running
 from tests.simulation.streams import Stored
 from tests.simulation.wire import Pub
@@ -77,6 +85,7 @@ class Laws:
         self.records: list[Record] = []
         self.taken: set[str] = set()
         self.outcomes: dict[str, CommandDone] = {}
+        self.doubts = Doubts()
         self.machines: Iterable[Machine] = ()
         self.exits: dict[str, int] = {}
         """Codes of workers that ended by themselves, where a supervisor could take them."""
@@ -124,21 +133,26 @@ class Laws:
     def _check_end(self, fact: WorkerEnded) -> None:
         """What is known of an end is true, and is not lost on the way."""
         code = self.exits.get(fact.worker_id)
+        if self.doubts.any:
+            return  # it may have been told, and acknowledged, in what was lost
         if code is not None and fact.exit_code != code:
             self.say(
                 f"worker {fact.worker_id} ended with code {code}, and the log says "
                 f"{fact.exit_code} ({fact.reason})"
             )
 
-    def _take(self, record: Record) -> None:
+    def _note(self, record: Record) -> None:
         for fact in record.events:
-            tag = fact.__struct_config__.tag
-            if tag == "command_taken":
-                self.taken.add(fact.command_id)  # type: ignore[union-attr]
+            if isinstance(fact, CommandTaken):
+                self.taken.add(fact.command_id)
             if isinstance(fact, CommandDone):
                 self.outcomes[fact.command_id] = fact
-                if not fact.ok:
-                    self._check_failed(fact)
+
+    def _take(self, record: Record) -> None:
+        self._note(record)
+        for fact in record.events:
+            if isinstance(fact, CommandDone) and not fact.ok:
+                self._check_failed(fact)
             if isinstance(fact, WorkerEnded):
                 self._check_end(fact)
 
@@ -148,7 +162,7 @@ class Laws:
         unconfirmed = error.get("unconfirmed", []) if isinstance(error, dict) else []
         for machine, process in self.processes():
             worker = self.ledger.workers.get(process.worker_id)
-            if worker is None or worker.worker_id in unconfirmed:
+            if worker is None or worker.worker_id in unconfirmed or self.doubts.any:
                 continue
             run = self.ledger.run_of(worker)
             if run.command_id == fact.command_id and self.answers(machine.node_id):
@@ -156,6 +170,18 @@ class Laws:
                     f"law 6: start {fact.command_id} failed, and its worker "
                     f"{process.worker_id} lives on {machine.node_id}, which answers"
                 )
+
+    def lost(self, kept: int) -> None:
+        """The server has lost what the log had after so many records."""
+        whole, self.records = self.records, []
+        self.doubts.add(whole[kept:])
+        self.auditor = Auditor(snapshot_every=200)
+        self.taken.clear()
+        self.outcomes.clear()
+        for position, record in enumerate(whole[:kept], 1):
+            self.records.append(record)
+            self.auditor.observe(Position(position), record)
+            self._note(record)
 
     # --- what controllers say -----------------------------------------------------------
 
@@ -169,7 +195,8 @@ class Laws:
         elif subject.startswith(f"{self._root}.agent.") and subject.endswith((".start", ".stop")):
             order = msgspec.json.decode(data, type=_Order)
             known = self.ledger.workers.get(order.worker_id)
-            if known is None and subject.endswith(".start"):
+            sure = order.worker_id not in self.doubts.workers
+            if sure and known is None and subject.endswith(".start"):
                 self.say(f"law 5: {proc.name} orders {order.worker_id}, which is not in the log")
             if order.epoch < self.epoch:
                 self.say(
@@ -224,6 +251,8 @@ class Laws:
                 f"{proc.name} of epoch {self._epoch_of.get(proc.name)} answers {command_id}, "
                 f"and {self.epoch} leads"
             )
+        if command_id in self.doubts.commands:
+            return
         error = error_from_body(data)
         outcome = self.outcomes.get(command_id)
         if error is None:
@@ -280,13 +309,16 @@ class Laws:
                 f"on {before}"
             )
         self._spawned[worker_id] = machine.node_id
+        if worker_id in self.doubts.workers:
+            return
         worker = self.ledger.workers.get(worker_id)
         if worker is None:
             self.say(f"law 5: worker {worker_id} is started, and the log has no such decision")
         elif worker.node_id != machine.node_id or worker.slots != process.slots:
             self.say(f"law 5: worker {worker_id} is started otherwise than was decided")
         for other_machine, other in self.processes() if self.answers(machine.node_id) else ():
-            if other.job_id == process.job_id and other.run_id != process.run_id:
+            sure = other.worker_id not in self.doubts.workers
+            if sure and other.job_id == process.job_id and other.run_id != process.run_id:
                 self._check_two_runs(other_machine, other, process)
         self.check()
 
@@ -307,6 +339,11 @@ class Laws:
             self.say(f"law 2: {machine.node_id} sends signal {number} to somebody else's process")
             return
         worker = self.ledger.workers.get(process.worker_id)
+        if process.worker_id in self.doubts.workers:
+            stopped = process.worker_id in self.doubts.stopping
+            if asked and not stopped and (worker is None or not worker.unwanted):
+                self.say(f"worker {process.worker_id} is stopped because the log was lost")
+            return
         if asked and worker is not None and not worker.gone and not worker.unwanted:
             self.say(
                 f"law 5: worker {process.worker_id} is signalled on {machine.node_id}, and "
@@ -332,6 +369,8 @@ class Laws:
         workers = self.ledger.workers
         for machine, process in self.processes():
             worker = workers.get(process.worker_id)
+            if process.worker_id in self.doubts.workers:
+                continue
             if worker is None:
                 self.say(f"{process.worker_id} lives on {machine.node_id}; the log forgot it")
             elif worker.gone:

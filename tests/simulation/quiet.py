@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def problems(world: World) -> list[str]:
     """What is not as it should be, in sentences."""
+    if world.laws.doubts.any:  # what else is amiss after a loss is for a person to settle
+        return list(_owed(world))
     return [*_owed(world), *_accounts(world), *_runs(world)]
 
 
@@ -38,7 +40,7 @@ def _owed(world: World) -> Iterator[str]:
     ]
     if lost:
         yield f"left in the queue, and not done: {lost}"
-    for agent in world.agents.values():
+    for agent in world.agents.values() if not world.laws.doubts.any else ():
         core = agent.host.core
         ended = [w.born.worker_id for w in core._state.ended_after(0)] if core else []
         if ended:

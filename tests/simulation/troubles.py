@@ -18,6 +18,7 @@ from tests.simulation.weather import Weather
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+LOG_STREAM: Final = "SLOTBUS_LOG"
 Do: TypeAlias = "Callable[[World, Action], None]"
 
 
@@ -104,6 +105,19 @@ def server_restart(world: World, action: Action) -> None:
         world.later(action.s, world.hub.start)
 
 
+def server_crash(world: World, action: Action) -> None:
+    """The server's machine loses its power, and the log the ``n`` last messages."""
+    hub, stream = world.hub, world.hub.jetstream.streams.get(LOG_STREAM)
+    if hub.down or stream is None:
+        return
+    hub.stop()
+    world.later(action.s, hub.start)
+    if stream.lose_tail(action.n):
+        last = stream.messages.get(stream.last_seq)
+        begin = int(last.headers["Slotbus-Position"]) if last is not None else 0
+        world.laws.lost(begin + last.data.count(b"\n") if last is not None else 0)
+
+
 def server_freeze(world: World, action: Action) -> None:
     proc = world.hub.proc
     proc.freeze()
@@ -185,6 +199,7 @@ KINDS: Final[dict[str, Do]] = {
     "cut": cut,
     "reconnect": reconnect,
     "server_restart": server_restart,
+    "server_crash": server_crash,
     "server_freeze": server_freeze,
     "weather": weather,
     "clock_step": clock_step,

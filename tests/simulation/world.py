@@ -266,22 +266,24 @@ class World:
 def tell(story: Story, *, verbose: bool = False) -> Told:
     """Tells a story from its beginning to its end, or to the first broken law."""
     with TemporaryDirectory(prefix="story-") as folder, _no_collector():
-        loop = SimLoop()
-        try:
-            world = World(story, Path(folder), loop, verbose=verbose)
-            loop.set_exception_handler(world.failed)
-            with seams.installed(world):
-                telling = world.main.spawn(world.tell())
-                loop.run_until_complete(telling)
-                told = world.told()
-                world.bury()
-            del world, telling
-        finally:
-            loop.set_exception_handler(None)
-            loop.tasks.clear()
-            loop.ready.clear()
-            loop.timers.clear()
-            loop.close()
+        return _tell(story, Path(folder), verbose=verbose)
+
+
+def _tell(story: Story, folder: Path, *, verbose: bool) -> Told:
+    loop = SimLoop()
+    try:
+        world = World(story, folder, loop, verbose=verbose)
+        loop.set_exception_handler(world.failed)
+        with seams.installed(world):
+            loop.run_until_complete(world.main.spawn(world.tell()))
+            told = world.told()
+            world.bury()
+    finally:
+        loop.set_exception_handler(None)
+        loop.tasks.clear()
+        loop.ready.clear()
+        loop.timers.clear()
+        loop.close()
     return told
 
 
