@@ -14,6 +14,7 @@ import msgspec
 from events.errors import SlotbusError
 from events.facts import SCHEMA_VERSION, Record
 from events.ids import START, Position
+from events.upcasts import NoUpcast, upcast
 
 READ_BATCH: Final = 1_000
 """Records that one step of ``read`` yields at the most."""
@@ -108,6 +109,9 @@ def lost(after: int, found: int) -> LogLost:
     )
 
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for what is no record."""
+
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Record)
 
@@ -121,16 +125,36 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(line: bytes | memoryview, position: Position) -> Record:
-    """Reads what ``encode_record`` wrote. Raises LogUnreadable, naming the position."""
+    """Reads what ``encode_record`` wrote, of this schema version or an older one. Raises
+    LogUnreadable, naming the position."""
     try:
         record = _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _refuse_newer(_version(line), position)
+        if record.v == SCHEMA_VERSION:
+            return record
+        return _of_another_version(line, record.v, position)
+    except UNREADABLE as error:
+        version = _version(line)
+        if version != SCHEMA_VERSION:
+            return _of_another_version(line, version, position)
+        raise _unreadable(position, error) from error
+
+
+def _of_another_version(line: bytes | memoryview, version: int, position: Position) -> Record:
+    if version > SCHEMA_VERSION:
         raise LogUnreadable(
-            f"record {position} of the event log can't be read: {error}", position=position
-        ) from error
-    _refuse_newer(record.v, position)
-    return record
+            f"record {position} has schema version {version}; this slotbus reads up to "
+            f"{SCHEMA_VERSION}: upgrade it",
+            position=position,
+        )
+    try:
+        return _DECODER.decode(upcast(line, version, to=SCHEMA_VERSION))
+    except (NoUpcast, *UNREADABLE) as error:
+        raise _unreadable(position, error) from error
+
+
+def _unreadable(position: Position, error: Exception) -> LogUnreadable:
+    text = f"record {position} of the event log can't be read: {error}"
+    return LogUnreadable(text, position=position)
 
 
 def decode_lines(data: bytes, count: int, first: Position) -> list[Record]:
@@ -138,11 +162,11 @@ def decode_lines(data: bytes, count: int, first: Position) -> list[Record]:
     LogUnreadable, naming the position."""
     try:
         records = _DECODER.decode_lines(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         records = []
-    if len(records) == count and all(record.v <= SCHEMA_VERSION for record in records):
+    if len(records) == count and all(record.v == SCHEMA_VERSION for record in records):
         return records
-    # Something is wrong, and one by one they tell which it is.
+    # Something is wrong, or older, and one by one they tell which it is.
     lines = data.split(b"\n")[:count]
     return [decode_record(line, Position(at)) for at, line in enumerate(lines, first)]
 
@@ -155,17 +179,8 @@ def _version(line: bytes | memoryview) -> int:
     """The schema version of a record that may say things unknown here."""
     try:
         return msgspec.json.decode(line, type=_Versioned).v
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return SCHEMA_VERSION
-
-
-def _refuse_newer(version: int, position: Position) -> None:
-    if version > SCHEMA_VERSION:
-        raise LogUnreadable(
-            f"record {position} has schema version {version}; this slotbus reads up to "
-            f"{SCHEMA_VERSION}: upgrade it",
-            position=position,
-        )
 
 
 class MemoryLog:

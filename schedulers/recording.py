@@ -34,7 +34,7 @@ class Line(Struct, kw_only=True, frozen=True, tag_field="line", omit_defaults=Tr
     """Base of every line."""
 
 
-class Header(Line, kw_only=True, frozen=True, tag="recording", omit_defaults=True):
+class Header(Line, kw_only=True, frozen=True, tag="recording", omit_defaults=False):
     """The first line of a file. ``masked``: the rules by which values were made unreadable.
     Where they found any, a replay gives the same decisions, with records that hold the masked
     values and hashes of these."""

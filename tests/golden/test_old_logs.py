@@ -13,12 +13,14 @@ import pytest
 
 from events.audit import audit
 from events.facts import SCHEMA_VERSION, Record
-from schedulers.files import read_file
+from schedulers.files import read_file, replay_file
+from schedulers.recording import FORMAT, Entered, Header, message_of
 from schedulers.replaying import replay
-from tests.golden.make import FOLDER, LOG, lived
+from tests.golden.make import EXAMPLE, FOLDER, LEDGER, LOG, RECORDING, example, lived, recorded
 from tests.golden.replayed import digest
 
 LOGS = sorted(FOLDER.glob("log_v*.jsonl"))
+RECORDINGS = sorted(FOLDER.glob("recording_v*.jsonl"))
 CHECKOUT = FOLDER.parents[1]
 
 
@@ -47,11 +49,33 @@ def test_the_golden_log_has_nearly_every_fact() -> None:
     assert b"node_forgotten" in told
 
 
+def test_there_is_a_golden_recording_of_every_format_and_all_its_lines_are_read() -> None:
+    names = [path.name for path in RECORDINGS]
+    assert names == [f"recording_v{v}.jsonl" for v in range(1, FORMAT + 1)]
+    for path in RECORDINGS:
+        lines = list(read_file(path))
+        assert isinstance(lines[0], Header)
+        assert len(lines) == len(path.read_bytes().splitlines())
+        assert all(message_of(line) for line in lines if isinstance(line, Entered))
+
+
+def test_the_golden_recording_leads_to_the_golden_log() -> None:
+    played = replay_file(RECORDING)
+    assert played.records == records_of(LOG)
+    known = msgspec.json.decode(LEDGER.read_bytes())
+    assert msgspec.json.decode(played.ledger.snapshot()) == known
+
+
+def test_the_example_project_has_a_recording_of_today() -> None:
+    """A user's first look must not be at a divergence: ``python -m tests.golden.make``."""
+    assert EXAMPLE.read_bytes() == example()
+
+
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A life that was just lived, recorded."""
     path = tmp_path_factory.mktemp("life") / "life.jsonl"
-    path.write_bytes(b"".join(line + b"\n" for line in lived().recorder.lines))
+    path.write_bytes(recorded(lived()))
     return path
 
 
