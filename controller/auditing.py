@@ -15,9 +15,12 @@ from typing import Final
 import structlog
 
 from events.audit import Auditor, Violation
+from events.auditing import audit_from
 from events.facts import Record
 from events.ids import START, Position
 from events.log import EventLog, LogPurged
+from events.recall import oldest
+from events.snapshots import SnapshotStore
 
 SLICE_RECORDS: Final = 10
 """Checked in one go, about a millisecond; then the loop gets a turn."""
@@ -39,10 +42,13 @@ class LiveAudit:
     """``run`` is a task of the owner; ``grown`` is for the engine's observers. Violations
     are counted by law in ``violations``, which outlives leaderships."""
 
-    def __init__(self, log: EventLog, violations: Counter[int]) -> None:
+    def __init__(
+        self, log: EventLog, violations: Counter[int], store: SnapshotStore | None = None
+    ) -> None:
         self.position = START
         """Checked up to here."""
         self._source = log
+        self._store = store
         self._violations = violations
         self._end = START
         self._more = asyncio.Event()
@@ -53,19 +59,27 @@ class LiveAudit:
         self._more.set()
 
     async def run(self) -> None:
-        """Checks, until cancelled, or until the log's beginning is found to be gone.
-        Raises LogError."""
+        """Checks, until cancelled: from the log's beginning, or where that is purged from the
+        oldest snapshot on. Raises LogError."""
         auditor, self.position = Auditor(snapshot_every=NO_SNAPSHOTS), START
         while True:
             try:
                 await self._catch_up(auditor)
-            except LogPurged:
-                _log.info("no audit: the beginning of the log is purged")
-                await asyncio.Event().wait()
+            except LogPurged as error:
+                auditor = await self._from_snapshot(error)
+                continue
             if self.position >= self._end:
                 self._more.clear()
                 await self._more.wait()
             await asyncio.sleep(LOOK_S)
+
+    async def _from_snapshot(self, error: LogPurged) -> Auditor:
+        ledger = None if self._store is None else await oldest(self._source, self._store)
+        if ledger is None:
+            raise error
+        self.position = Position(ledger.position)
+        _log.info("the audit begins with a snapshot", position=self.position)
+        return audit_from(ledger, snapshot_every=NO_SNAPSHOTS)
 
     async def _catch_up(self, auditor: Auditor) -> None:
         loop = asyncio.get_running_loop()

@@ -28,6 +28,7 @@ from controller.metrics import Metrics, TimedLog
 from controller.queue import QueueReader
 from controller.racing import end_all
 from controller.recorder import FileRecorder
+from controller.tap import InboxTap
 from controller.retention import Keeping, Retention
 from controller.snapshotting import Snapshotter
 from controller.standby import Standby, Twins
@@ -203,7 +204,7 @@ class Leadership:
         if self._snapshots is not None:
             beside["snapshots"] = self._snapshots.run
         if self._config.audit:
-            audit = LiveAudit(self._log, self._metrics.violations)
+            audit = LiveAudit(self._log, self._metrics.violations, self._store)
             self.engine.observe(audit.grown)
             beside["audit"] = audit.run
         launcher = self.engine.backend.launcher

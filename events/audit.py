@@ -68,9 +68,17 @@ class Auditor:
         self._turn = NEVER if snapshot_every == 0 else snapshot_every or SNAPSHOT_EVERY
         """Where the twin is compared, or the next one begins."""
         self._foldable = True
-        self._accounts = Accounts()
+        self.accounts = Accounts()
+        """Its own, from the facts alone."""
         self._at = datetime.min.replace(tzinfo=UTC)
         self._found: list[Violation] = []
+
+    def begin_with(self, ledger: Ledger) -> None:
+        """Goes on from a ledger, before the first record (``events.auditing``)."""
+        self.ledger, self.position = ledger, Position(ledger.position)
+        if self._twin is not None:
+            self._twin = Ledger.restore(ledger.snapshot())
+            self._turn = self.position + (self._every or SNAPSHOT_EVERY)
 
     def observe(self, position: Position, record: f.Record) -> list[Violation]:
         """The laws that this record, which stands at ``position``, breaks."""
@@ -78,7 +86,7 @@ class Auditor:
         before, self.position = self.position, position
         if position != before + 1:
             self._broken(4, f"record {position} follows record {before}: some are missing")
-        accounts = self._accounts
+        accounts = self.accounts
         for fact in record.events:
             check, take = _STEPS[type(fact)]
             if check is not None:
@@ -99,7 +107,7 @@ class Auditor:
         """What can only be seen at the end: snapshots, and outcomes overdue at ``now``."""
         self._found = []
         self._compare_folds()
-        for command_id, deadline in self._accounts.pending.items():
+        for command_id, deadline in self.accounts.pending.items():
             if now is not None and deadline is not None and deadline + OVERDUE_SLACK < now:
                 text = f"command {command_id} has no outcome, which was due at {deadline}"
                 self._broken(3, text, command_id=command_id)
@@ -111,13 +119,13 @@ class Auditor:
     # --- law by law ---------------------------------------------------------------------
 
     def _check_leader(self, fact: f.LeaderStarted) -> None:
-        if fact.epoch <= self._accounts.epoch:
-            text = f"epoch {fact.epoch} follows epoch {self._accounts.epoch}"
+        if fact.epoch <= self.accounts.epoch:
+            text = f"epoch {fact.epoch} follows epoch {self.accounts.epoch}"
             self._broken(5, text, epoch=str(fact.epoch))
 
     def _check_assigned(self, fact: f.WorkerAssigned) -> None:
-        free = self._accounts.free(fact.node_id)
-        again = self._accounts.knew(fact.worker_id)
+        free = self.accounts.free(fact.node_id)
+        again = self.accounts.knew(fact.worker_id)
         if fact.slots <= free and not again:
             return
         who = {"worker_id": fact.worker_id, "node_id": fact.node_id}
@@ -129,9 +137,9 @@ class Auditor:
 
     def _check_alone(self, fact: f.RunPlaced) -> None:
         """What begins by itself begins when every older copy is gone."""
-        if (fact.job_id, fact.run_id) not in self._accounts.followers:
+        if (fact.job_id, fact.run_id) not in self.accounts.followers:
             return
-        for worker in self._accounts.beside(fact.job_id, fact.run_id):
+        for worker in self.accounts.beside(fact.job_id, fact.run_id):
             text = (
                 f"run {fact.run_id} of job {fact.job_id} began by itself while worker "
                 f"{worker.worker_id} of run {worker.run_id} may live on node {worker.node_id}"
@@ -139,7 +147,7 @@ class Auditor:
             self._broken(2, text, job_id=fact.job_id, worker_id=worker.worker_id)
 
     def _check_decided(self, fact: _OfWorker) -> None:
-        worker = self._accounts.workers.get(fact.worker_id)
+        worker = self.accounts.workers.get(fact.worker_id)
         if worker is not None and not worker.gone:
             return
         text = f"{fact.__struct_config__.tag} for worker {fact.worker_id}"
@@ -147,38 +155,38 @@ class Auditor:
         self._broken(5, text, worker_id=fact.worker_id)
 
     def _check_taken(self, fact: f.CommandTaken) -> None:
-        if fact.command_id in self._accounts.pending or fact.command_id in self._accounts.done:
+        if fact.command_id in self.accounts.pending or fact.command_id in self.accounts.done:
             text = f"command {fact.command_id} was taken a second time"
             self._broken(3, text, command_id=fact.command_id)
 
     def _check_done(self, fact: f.CommandDone) -> None:
         command_id = fact.command_id
-        if command_id not in self._accounts.pending:
-            known = command_id in self._accounts.done
+        if command_id not in self.accounts.pending:
+            known = command_id in self.accounts.done
             what = "has a second outcome" if known else "is unknown"
             self._broken(3, f"command {command_id} {what}", command_id=command_id)
         self._check_start(fact)
 
     def _check_forgotten(self, fact: f.CommandForgotten) -> None:
-        for command_id in set(fact.command_ids) & set(self._accounts.pending):
+        for command_id in set(fact.command_ids) & set(self.accounts.pending):
             text = f"command {command_id} was forgotten without an outcome"
             self._broken(3, text, command_id=command_id)
 
     def _check_start(self, fact: f.CommandDone) -> None:
         """Law 6, at the outcome of a start that made a run. Workers on nodes that answer may
         be left unconfirmed only when the outcome could not wait any longer."""
-        run = self._accounts.run_by_command.get(fact.command_id)
+        run = self.accounts.run_by_command.get(fact.command_id)
         if run is None:
             return
         job_id, run_id = run
         if fact.ok:
             self._check_complete(job_id, run_id)
             return
-        deadline = self._accounts.pending.get(fact.command_id)
+        deadline = self.accounts.pending.get(fact.command_id)
         overdue = deadline is not None and self._at >= deadline
         unconfirmed = _unconfirmed(fact.reply) if overdue else set()
-        for worker in self._accounts.run(job_id, run_id).live():
-            if self._accounts.answers(worker.node_id) and worker.worker_id not in unconfirmed:
+        for worker in self.accounts.run(job_id, run_id).live():
+            if self.accounts.answers(worker.node_id) and worker.worker_id not in unconfirmed:
                 text = (
                     f"start {fact.command_id} failed while its worker {worker.worker_id} lives "
                     f"on node {worker.node_id}, which answers"
@@ -189,25 +197,25 @@ class Auditor:
         self._check_complete(fact.job_id, fact.run_id)
 
     def _check_complete(self, job_id: str, run_id: int) -> None:
-        run = self._accounts.run(job_id, run_id)
+        run = self.accounts.run(job_id, run_id)
         if run.launched != run.slots:
             slots = f"{run.launched} of {run.slots} slots"
             text = f"run {run_id} of job {job_id} is said to run with {slots}"
             self._broken(6, text, job_id=job_id, run_id=str(run_id))
 
     def _check_free(self) -> None:
-        touched = self._accounts.touched_nodes
+        touched = self.accounts.touched_nodes
         for node_id in sorted(touched) if self._foldable else ():
-            ours, theirs = self._accounts.free(node_id), self.ledger.free_slots(node_id)
+            ours, theirs = self.accounts.free(node_id), self.ledger.free_slots(node_id)
             if ours != theirs:
                 text = f"node {node_id} has {ours} free slots, the ledger says {theirs}"
                 self._broken(1, text, node_id=node_id)
         touched.clear()
 
     def _check_runs(self) -> None:
-        touched = self._accounts.touched_jobs
+        touched = self.accounts.touched_jobs
         for job_id in sorted(touched):
-            runs = self._accounts.side_by_side(job_id)
+            runs = self.accounts.side_by_side(job_id)
             if len(runs) > 1:
                 text = f"job {job_id} has live workers of runs {runs} on nodes that answer"
                 self._broken(2, text, job_id=job_id)

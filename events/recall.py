@@ -149,3 +149,20 @@ def _say(position: Position, error: SlotbusError) -> None:
         _log.error(PASSED_OVER, position=position, cause=error.message)
     else:
         _log.warning(PASSED_OVER, position=position, cause=error.message)
+
+
+async def oldest(log: EventLog, store: SnapshotStore) -> Ledger | None:
+    """The ledger of the oldest snapshot whose record the log still has: where looking back can
+    begin when the log's own beginning is purged. None: there is none. Raises LogError where it
+    is the log that can't be read."""
+    for position in await _positions(store):
+        try:
+            ledger = restore(await store.load(position))
+            async with aclosing(log.read(Position(position - 1))) as batches:
+                async for records in batches:
+                    if is_last(records[0], ledger):
+                        return ledger
+                    break
+        except (SnapshotUnreadable, SnapshotFailed, LogLost, LogPurged):
+            continue
+    return None

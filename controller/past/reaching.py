@@ -24,14 +24,13 @@ from events.jetstream import JetStreamLog
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.ledger import Ledger
 from events.log import EventLog, LogLost, LogPurged
-from events.recall import fold
+from events.recall import fold, oldest
 from events.snapshots import (
     SnapshotFailed,
     SnapshotStore,
     SnapshotUnreadable,
     is_last,
     restore,
-    unpack,
 )
 from events.subjects import Subjects
 from schedulers.files import read_file
@@ -159,17 +158,13 @@ async def _read(log: EventLog, after: Position) -> list[Record]:
 
 
 async def _from_oldest(past: Reach) -> History:
-    for position in await _positions(past.store):
-        try:
-            base = unpack(await past.store.load(position))
-            records = await _read(past.log, Position(position - 1))
-        except UNUSABLE:
-            continue
-        if is_last(records[0], Ledger.restore(base)):
-            return History(records=records[1:], base=base, after=position)
-    raise Invalid(
-        "the log's beginning is purged, and no snapshot of what came before it can be used"
-    )
+    base = await oldest(past.log, past.store)
+    if base is None:
+        raise Invalid(
+            "the log's beginning is purged, and no snapshot of what came before it can be used"
+        )
+    after = Position(base.position)
+    return History(records=await _read(past.log, after), base=base.snapshot(), after=after)
 
 
 # --- the archive ------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -20,7 +19,7 @@ from events.filesnapshots import SUFFIX, FileSnapshots
 from events.ids import START, Position
 from events.jetstream_snapshots import CHUNKS_HEADER, JetStreamSnapshots
 from events.ledger import Ledger
-from events.log import LogPurged, LogUnsettled, MemoryLog
+from events.log import LogUnsettled, MemoryLog
 from events.recall import LogBeheaded, recall
 from events.snapshots import (
     MemorySnapshots,
@@ -35,7 +34,7 @@ from events.snapshots import (
 from events.subjects import Subjects
 from tests.support.lives import a_life
 from tests.support.nats import connected
-from tests.support.records import append
+from tests.support.records import Beheaded, append
 
 RECORDS = a_life(jobs=12)
 
@@ -212,19 +211,6 @@ async def test_one_of_another_past_is_passed_over_as_an_error(shelf: Shelf) -> N
         found = await recall(log, shelf.open())
     assert (found.base, found.ledger.position) == (9, len(RECORDS))
     assert [(each["log_level"], each["position"]) for each in said] == [("error", 30)]
-
-
-class Beheaded(MemoryLog):
-    """A log whose first records were purged."""
-
-    first = 20
-
-    async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
-        if after + 1 < self.first:
-            raise LogPurged(f"begins at {self.first}", first=self.first)
-        async with contextlib.aclosing(super().read(after)) as batches:
-            async for batch in batches:
-                yield batch
 
 
 async def beheaded() -> MemoryLog:

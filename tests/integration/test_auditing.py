@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime
 
+import pytest
+from msgspec.structs import replace
+
 from controller.auditing import LiveAudit
 from events.facts import LeaderStarted, NodeRegistered, Record, WorkerEnded
 from events.ids import START, Position
-from events.log import MemoryLog
+from events.ledger import Ledger
+from events.log import LogPurged, MemoryLog
+from events.recall import fold
+from events.snapshots import MemorySnapshots, take
 from events.states import WorkerState
+from tests.support.lives import a_life
+from tests.support.records import Beheaded
 from tests.support.waiting import background, until
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,3 +59,31 @@ async def test_it_begins_anew_when_it_is_run_again() -> None:
         async with background(audit.run()):
             await until(lambda: audit.position == 2)
     assert not violations
+
+
+async def test_behind_a_purge_it_begins_with_the_oldest_snapshot_of_this_log() -> None:
+    records, violations = a_life(jobs=12), Counter[int]()
+    log, store = Beheaded(), MemorySnapshots()
+    await log.append(records, expected=START, timeout_s=1)
+    ledger = Ledger()
+    fold(ledger, records[:18])
+    await store.keep(take(ledger))  # its record is gone
+    fold(ledger, records[18:25])
+    await store.keep(take(ledger))
+    audit = LiveAudit(log, violations, store)
+    async with background(audit.run()):
+        await until(lambda: audit.position == len(records))
+        assert not violations
+        wrong = replace(BROKEN, at=records[-1].at, epoch=records[-1].epoch)
+        await log.append([wrong], expected=Position(len(records)), timeout_s=1)
+        audit.grown(Position(len(records) + 1), wrong)
+        await until(lambda: audit.position == len(records) + 1)
+        assert violations == {5: 1, 4: 1}
+
+
+async def test_without_a_snapshot_of_what_was_purged_it_fails_and_may_be_run_again() -> None:
+    records = a_life(jobs=12)
+    log = Beheaded()
+    await log.append(records, expected=START, timeout_s=1)
+    with pytest.raises(LogPurged):
+        await LiveAudit(log, Counter(), MemorySnapshots()).run()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from events import facts as f
+from events.audit import Auditor
+from events.auditing import audit_from
 from events.facts import Record
+from events.ids import Position
 from events.ledger import Ledger
 from events.snapshots import pieces, restore, take
+from events.states import WorkerState
 from tests.support.fleet import Fleet
 
 Step = Callable[[Fleet, int], None]
@@ -75,6 +82,52 @@ def test_a_snapshot_and_its_tail_are_the_whole_log(
         again = folded(records[cut:], restore(take(before)))
         assert again.snapshot() == whole.snapshot()
         assert_asked_alike(again, whole)
+
+
+@settings(max_examples=60, deadline=timedelta(seconds=5))
+@given(lives, st.data())
+def test_an_audit_that_begins_with_a_snapshot_sees_what_one_from_the_beginning_sees(
+    steps: list[tuple[Step, int]], data: st.DataObject
+) -> None:
+    records = lived(steps).story.records
+    cut = data.draw(st.integers(1, len(records)))
+    whole, begun = Auditor(), audit_from(restore(take(folded(records[:cut]))))
+    for position, record in enumerate(records, start=1):
+        assert whole.observe(Position(position), record) == []
+        if position > cut:
+            assert begun.observe(Position(position), record) == []
+    assert begun.finish() == whole.finish() == []
+    assert begun.accounts.pending == whole.accounts.pending
+    for node_id in whole.ledger.nodes:
+        assert begun.accounts.free(node_id) == whole.accounts.free(node_id)
+        assert begun.accounts.answers(node_id) == whole.accounts.answers(node_id)
+    assert_finds_the_same_faults(begun, whole, records[-1])
+
+
+def assert_finds_the_same_faults(begun: Auditor, whole: Auditor, last: Record) -> None:
+    """What can't be is seen by both: too many slots, a second start of a worker, an end twice."""
+    for fact in faults(whole.ledger):
+        wrong = replace(last, events=[fact])
+        following = Position(whole.position + 1)
+        found = [copy.deepcopy(each).observe(following, wrong) for each in (begun, whole)]
+        assert found[0] == found[1]
+        assert found[0]
+
+
+def faults(ledger: Ledger) -> Iterator[f.AnyFact]:
+    for worker in ledger.workers.values():
+        yield f.WorkerAssigned(
+            worker_id=worker.worker_id,
+            job_id=worker.job_id,
+            run_id=worker.run_id,
+            node_id=worker.node_id,
+            incarnation=worker.incarnation,
+            slots=1_000,
+        )
+        if worker.gone:
+            yield f.WorkerEnded(worker_id=worker.worker_id, state=WorkerState.FAILED)
+        return
+    yield f.CommandDone(command_id="nobody's", ok=True, reply=None)
 
 
 def assert_asked_alike(one: Ledger, other: Ledger) -> None:

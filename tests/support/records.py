@@ -6,13 +6,15 @@ What may not: the meaning of facts.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Raw
 
 from events.facts import NodeCordoned, Record, RunCreated
 from events.ids import START, Position
-from events.log import EventLog
+from events.log import EventLog, LogPurged, MemoryLog
 
 EPOCH = 1_700_000_000_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,6 +54,19 @@ def a_large_record(program_bytes: int, number: int = 1) -> Record:
             )
         ],
     )
+
+
+class Beheaded(MemoryLog):
+    """A log whose records before ``first`` were purged."""
+
+    first = 20
+
+    async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
+        if after + 1 < self.first:
+            raise LogPurged(f"begins at {self.first}", first=self.first)
+        async with contextlib.aclosing(super().read(after)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 async def read_all(log: EventLog, after: Position = START) -> list[Record]:
