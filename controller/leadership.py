@@ -28,7 +28,6 @@ from controller.metrics import Metrics, TimedLog
 from controller.queue import QueueReader
 from controller.racing import end_all
 from controller.recorder import FileRecorder
-from controller.tap import InboxTap
 from controller.retention import Keeping, Retention
 from controller.snapshotting import Snapshotter
 from controller.standby import Standby, Twins
