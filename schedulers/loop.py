@@ -372,19 +372,26 @@ class EngineLoop:
         """Takes a heartbeat at once where it says nothing but that its node lives: most of
         what comes in is such. It may overtake what waits, an append too: nothing but the time
         at which the node was heard follows from it."""
-        if self.tape.wants_opening or self._may_act() <= 0:
+        recorder = self.tape.recorder
+        if self._may_act() <= 0 or (recorder is not None and recorder.wants_opening):
             return False
-        if self._turn is None:
-            self._notice_stall()
-            self._turn = self.clock.now()
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        if not only_beats(self.ledger, self.pulse, message, self._turn):
+        now = self._turn
+        if now is None:
+            now = self._begin_turn()
+        if not only_beats(self.ledger, self.pulse, message, now):
             return False
         self.stats.messages["HeartbeatNodeReq"] += 1
-        self.tape.decided(Entry(message, self._turn, ""))
+        if recorder is not None:
+            self.tape.decided(Entry(message, now, ""))
         if answer is not None:
             answer(HeartbeatReply(epoch=self.epoch))
         return True
+
+    def _begin_turn(self) -> datetime:
+        self._notice_stall()
+        self._turn = self.clock.now()
+        asyncio.get_running_loop().call_soon(self._end_turn)
+        return self._turn
 
     def _end_turn(self) -> None:
         self._turn = None

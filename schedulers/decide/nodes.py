@@ -33,7 +33,7 @@ from events.messages import (
     WorkerFinishedReq,
 )
 from events.pulse import Pulse
-from events.states import NodeState, WorkerState
+from events.states import NODE_EXPIRED, WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
 from schedulers.decide.proofs import bury
@@ -252,7 +252,7 @@ def only_beats(ledger: Ledger, pulse: Pulse, request: HeartbeatNodeReq, now: dat
         or beat.owed
         or not node.watched
         or node.incarnation != request.incarnation
-        or node.state is NodeState.EXPIRED
+        or node.state is NODE_EXPIRED
         or now - beat.last_seen > pulse.expiry
         or request.epoch > ledger.state.epoch
         or (request.digest and request.digest != ledger.digest_of(node_id))
