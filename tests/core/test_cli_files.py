@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from controller.cli.job_file import (
     MAX_FILE_BYTES,
     StartArguments,
     build_start,
+    moment,
     pairs,
     read_job_file,
     read_program,
 )
 from events.errors import Invalid, TooLarge
 from events.messages import SchedulerConfig, StartPipelineReq
+from events.policies import RestartOptions
 
 TOML = """\
 job_id = "wordcount"
@@ -157,3 +160,58 @@ def test_a_program_over_the_limit(tmp_path: Path) -> None:
     path = saved(tmp_path, "p.json", json.dumps("x" * 600_000))
     with pytest.raises(TooLarge, match="store it elsewhere"):
         build_start(StartArguments(job_id="a", slots=1, program=f"@{path}"))
+
+
+def test_policies_come_from_flags_and_from_the_file(tmp_path: Path) -> None:
+    file = saved(
+        tmp_path,
+        "job.toml",
+        'job_id = "j"\nslots = 2\non_lost = "restart"\npriority = 3\n'
+        "not_after = 2026-01-31T12:00:00Z\n"
+        "[restart]\nlimit = 5\nfirst_s = 2\n",
+    )
+    request = build_start(
+        StartArguments(
+            file=file,
+            on_failure="restart",
+            on_drain="stop",
+            on_shortage="wait",
+            restart={"first_s": 0.5, "quiet_s": None},
+        )
+    )
+    assert request == StartPipelineReq(
+        job_id="j",
+        slots=2,
+        on_failure="restart",
+        on_lost="restart",
+        on_drain="stop",
+        on_shortage="wait",
+        priority=3,
+        not_after=datetime(2026, 1, 31, 12, tzinfo=UTC),
+        restart=RestartOptions(first_s=0.5, limit=5),
+    )
+
+
+def test_a_time_is_one_with_its_zone_or_seconds_from_now() -> None:
+    assert moment("2026-01-31T12:00:00+01:00", "--not-after").astimezone(UTC).hour == 11
+    in_a_minute = moment("60", "--not-after") - datetime.now(UTC)
+    assert timedelta(seconds=55) < in_a_minute <= timedelta(seconds=60)
+    for text in ("soon", "2026-01-31T12:00:00", "1e400", "nan"):
+        with pytest.raises(Invalid, match="--not-after"):
+            moment(text, "--not-after")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("on_failure", "explode"), ("on_drain", "fly"), ("priority", 5_000), ("on_shortage", "cry")],
+)
+def test_a_policy_that_is_none_names_its_field(field: str, value: object) -> None:
+    with pytest.raises(Invalid) as wrong:
+        build_start(StartArguments(job_id="j", slots=1, **{field: value}))  # type: ignore[arg-type]
+    assert wrong.value.path == f"$.{field}"
+
+
+def test_a_limit_of_no_restarts_is_refused() -> None:
+    with pytest.raises(Invalid) as wrong:
+        build_start(StartArguments(job_id="j", slots=1, restart={"limit": 0}))
+    assert wrong.value.path == "$.restart.limit"
