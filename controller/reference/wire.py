@@ -72,6 +72,12 @@ def subjects_page() -> str:
         ("stream", code(at.event_stream), code(at.events)),
         (
             "stream",
+            code(at.snapshot_stream),
+            f"{code(at.snapshot('POSITION'))}: the ledger after that record, as zlib of its JSON "
+            "in one or more messages, and then what it says of itself, as JSON",
+        ),
+        (
+            "stream",
             code(at.queue_stream),
             f"{code(at.queue('COMMAND'))}: any command above, stored until a controller leads and "
             "then done once; its outcome is an event",
