@@ -113,7 +113,7 @@ def check(message: msgspec.Struct) -> None:
     if isinstance(message, RegisterNodeReq):
         _check_size(message.labels, "$.labels", MAX_LABELS_BYTES)
         for name in ("machine_id", "addr", "version"):
-            _check_size({name: getattr(message, name)}, f"$.{name}", MAX_NODE_TEXT)
+            _check_size({"": getattr(message, name)}, f"$.{name}", MAX_NODE_TEXT)
     if isinstance(message, StartPipelineReq):
         _check_size(message.scheduler_config.selector, _SELECTOR, MAX_LABELS_BYTES)
         _check_env(message.env_vars)

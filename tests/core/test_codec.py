@@ -18,7 +18,15 @@ from events.errors import (
     TooLarge,
     error_from_wire,
 )
-from events.ids import MAX_ENV_BYTES, MAX_INT, MAX_PROGRAM_BYTES, MAX_PROGRAM_DEPTH
+from events.ids import (
+    MAX_ENV_BYTES,
+    MAX_INT,
+    MAX_LABELS_BYTES,
+    MAX_NODE_TEXT,
+    MAX_POD_OPTIONS_BYTES,
+    MAX_PROGRAM_BYTES,
+    MAX_PROGRAM_DEPTH,
+)
 from events.messages import (
     HeartbeatNodeReq,
     QueryWorkers,
@@ -139,6 +147,55 @@ def test_limits_say_how_much_of_what() -> None:
         with pytest.raises(TooLarge) as caught:
             codec.decode(a_start(extra), StartPipelineReq)
         assert caught.value.facts == {"path": path, "limit": limit, "unit": "bytes"}
+
+
+def sized(template: str, size: int) -> bytes:
+    """A body with so many bytes where the template has an asterisk."""
+    return template.replace("*", "x" * size).encode()
+
+
+REGISTER = '{"node_id":"n1","incarnation":"i","task_slots":1,%s}'
+START = '{"job_id":"j","slots":1,%s}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "fits", "path"),
+    [
+        (RegisterNodeReq, REGISTER % '"labels":{"ab":"*"}', MAX_LABELS_BYTES - 2, "$.labels"),
+        (RegisterNodeReq, REGISTER % '"addr":"*"', MAX_NODE_TEXT, "$.addr"),
+        (RegisterNodeReq, REGISTER % '"machine_id":"*"', MAX_NODE_TEXT, "$.machine_id"),
+        (RegisterNodeReq, REGISTER % '"version":"*"', MAX_NODE_TEXT, "$.version"),
+        (
+            StartPipelineReq,
+            START % '"scheduler_config":{"selector":{"ab":"*"}}',
+            MAX_LABELS_BYTES - 2,
+            "$.scheduler_config.selector",
+        ),
+        (StartPipelineReq, START % '"env_vars":{"AB":"*"}', MAX_ENV_BYTES - 2, "$.env_vars"),
+        (StartPipelineReq, START % '"program":"*"', MAX_PROGRAM_BYTES - 2, "$.program"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("$") else "",
+)
+def test_what_just_fits_is_taken_and_one_byte_more_is_too_large(
+    kind: type[msgspec.Struct], template: str, fits: int, path: str
+) -> None:
+    codec.decode(sized(template, fits), kind)
+    with pytest.raises(TooLarge) as caught:
+        codec.decode(sized(template, fits + 1), kind)
+    assert caught.value.facts["path"] == path
+
+
+def test_changes_to_pods_that_just_fit() -> None:
+    def options(size: int) -> bytes:
+        config = {"kubernetes": {"pod_template": {"x": "x" * size}}}
+        return msgspec.json.encode({"job_id": "j", "slots": 1, "scheduler_config": config})
+
+    taken = codec.decode(options(0), StartPipelineReq).scheduler_config.kubernetes
+    fits = MAX_POD_OPTIONS_BYTES - len(msgspec.json.encode(taken))
+    codec.decode(options(fits), StartPipelineReq)
+    with pytest.raises(TooLarge) as caught:
+        codec.decode(options(fits + 1), StartPipelineReq)
+    assert caught.value.facts["limit"] == MAX_POD_OPTIONS_BYTES
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
