@@ -18,6 +18,7 @@ from tests.support.binaries.natscli import ensure_nats
 
 WANTED: Final = {
     "nats_cli": ("with the real nats command line", "no nats command on this machine"),
+    "other_pythons": ("on another Python", "no other Python on this machine"),
     "kube_binaries": ("against a real Kubernetes API", "no kube-apiserver on this machine"),
 }
 """The fixtures that may build, those that take longest last: what tests with them are, and
