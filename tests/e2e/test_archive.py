@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nats.aio.client import Client
-from typer.testing import CliRunner
 
 from controller import snapshotting
 from controller.archive import parts_of
-from controller.cli.main import app
 from controller.embedded import EmbeddedServer
 from events.ids import Position
 from events.jetstream import JetStreamLog
@@ -21,16 +18,10 @@ from events.jetstream_snapshots import JetStreamSnapshots
 from events.log import LogPurged
 from events.recall import LogBeheaded, recall
 from events.subjects import Subjects
+from tests.support.console import Console
 from tests.support.controllers import Caller, config_for, controller, page, samples
 from tests.support.records import read_all
 from tests.support.waiting import DEADLINE_S
-
-
-async def slotbus(*arguments: str) -> Any:
-    """What the command prints, as JSON."""
-    done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "-o", "json"])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 async def test_a_log_that_outgrows_its_limit_goes_on_and_can_be_asked_about_its_beginning(
@@ -68,14 +59,21 @@ async def test_a_log_that_outgrows_its_limit_goes_on_and_can_be_asked_about_its_
     with pytest.raises(LogPurged):
         await read_all(log)
 
+    console = Console(tmp_path)
     where = ("--server", nats_server.url, "--root", subjects.root, "--archive", str(archive))
-    early = await slotbus("state", "--at", "3", *where)
+
+    async def slotbus(*arguments: str) -> Any:
+        done = await asyncio.to_thread(console.run, *arguments, *where, "-o", "json")
+        assert done.code == 0, done.err
+        return done.json()
+
+    early = await slotbus("state", "--at", "3")
     assert early["position"] == 3
     (node,) = early["nodes"]
     assert node["node_id"] == "embedded"
-    changed = await slotbus("diff", "3", "4", *where)
+    changed = await slotbus("diff", "3", "4")
     assert (changed["before"], changed["after"]) == (3, 4)
-    audited = await slotbus("audit", *where)
+    audited = await slotbus("audit")
     assert audited["violation"] is None
     assert (
         audited["records"] == (await recall(log, JetStreamSnapshots(nc, subjects))).ledger.position
