@@ -1,11 +1,15 @@
-"""The table of limits in docs/operating.md says what the code keeps to."""
+"""The numbers in docs/operating.md, limits and others, are what the code keeps to."""
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
+from controller import recordsettings as usual_recording
+from controller.cli import completing, running
+from controller.cli.finding import ClientConfig
 from controller.config import LOG_MAX_BYTES
 from controller.nodetraffic import HELD_MOST
 from controller.outbox import QUEUE_LIMIT as ANSWERS
@@ -51,3 +55,25 @@ def rows() -> dict[str, str]:
 @pytest.mark.parametrize("what", LIMITS)
 def test_a_stated_limit_is_the_one_that_is_kept(what: str) -> None:
     assert f"{LIMITS[what]:,}" in rows()[what]
+
+
+def test_exit_codes_are_those_of_the_code() -> None:
+    codes = (
+        running.DONE, running.REFUSED, running.MISUSED, running.UNREACHED, running.UNFINISHED,
+        running.INTERRUPTED,
+    )  # fmt: skip
+    lines = PAGE.read_text().splitlines()
+    below = lines[lines.index("| exit code | |") + 2 :]
+    told = [line.split("|")[1].strip() for line in takewhile(lambda line: line, below)]
+    assert told == [str(code) for code in codes]
+
+
+def test_what_is_waited_for_is_as_long_as_it_says() -> None:
+    text = " ".join(PAGE.read_text().split())
+    usual = ClientConfig()
+    assert f"after `connect_timeout_s` ({usual.connect_timeout_s:g} s" in text
+    assert f"goes on asking for `patience_s` ({usual.patience_s:g} s)" in text
+    assert completing.CONNECT_S + completing.ANSWER_S <= 1.0  # "a second at most"
+    sizes = (usual_recording.FILE_BYTES >> 20, usual_recording.TOTAL_BYTES >> 30)
+    assert f"`record_file_bytes` of lines ({sizes[0]} MiB)" in text
+    assert f"more than `record_max_bytes` ({sizes[1]} GiB)" in text
