@@ -39,6 +39,7 @@ from events.recall import fold, recall
 from events.snapshots import MemorySnapshots, pieces, take
 from events.subjects import Subjects
 from schedulers.decide import Rules
+from schedulers.decide.messages import Tick
 
 RECORDS: Final = 50_000
 EVERY: Final = 10_000
@@ -50,6 +51,9 @@ ROUNDS: Final = 3
 NODES: Final = 200
 ALIVE: Final = 300
 """Jobs that run at a time."""
+
+FORGETTING: Final = 50
+"""Jobs from one look at what is to be forgotten to the next, as a timer has it."""
 
 TIMEOUT_S: Final = 60.0
 
@@ -86,6 +90,8 @@ def lives() -> Iterator[Record]:
         if number >= ALIVE:
             story.finish(f"job-{number - ALIVE:08}")
         number += 1
+        if number % FORGETTING == 0:
+            story.tell(Tick())
         yield from story.records[told:]
         told = len(story.records)
         if told > 1_000:
