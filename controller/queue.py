@@ -30,7 +30,7 @@ from events.jetstream_messages import MSG_ID, stream_seq
 from events.jetstream_publish import Outgoing, Publisher
 from events.jetstream_read import read_stream
 from events.ledger import Ledger
-from events.messages import COMMANDS
+from events.messages import COMMANDS, QueryLeader
 from events.streams import aside_stream, queue_stream
 from events.subjects import Subjects
 from schedulers.decide.messages import Inbound, Queued, QueueMoved, Reply
@@ -131,6 +131,9 @@ class QueueReader:
                 break  # deleted by somebody, or none of them is left
             done = self._done(info)
         if done and info.state.messages:
+            # The ledger is ahead of the log while an append is under way, which may fail: what
+            # is asked now is answered when the log has it all, or not at all.
+            await self._engine.submit(QueryLeader())
             await self._api.purge(self._subjects.queue_stream, done + 1, Deadline(TIMEOUT_S))
         self._stats.waiting = max(0, last - done)
         self._refused.clear()
