@@ -258,14 +258,14 @@ class Folding(Indexes):
             tries=fact.tries,
         )
         job.runs.append(run)
-        self.waiting.join(run)
+        self._line_up(run)
 
     def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
         run = self.jobs[fact.job_id].run(fact.run_id)
         state = step(RUN_TABLE, (run.job_id, run.run_id), run.state, happening, target)
         if run.state is RUN_WAITING:
             if state is not RUN_WAITING:
-                self.waiting.leave(run)
+                self._leave_line(run)
         elif run.state is RUN_STARTING:
             del self.starting[run.job_id, run.run_id]
         if state is RUN_STARTING:
@@ -275,7 +275,9 @@ class Folding(Indexes):
 
     def _run_waiting(self, fact: f.RunWaiting, at: datetime, epoch: int) -> None:
         run = self._run_moved(fact, RUN_WAITING, "run_waiting", at)
+        self._drop_alarms(run)
         run.missing, run.reason, run.not_before = fact.missing, fact.reason, fact.not_before
+        self._set_alarms(run)
 
     def _run_placed(self, fact: f.RunPlaced, at: datetime, epoch: int) -> None:
         run = self.jobs[fact.job_id].run(fact.run_id)

@@ -41,6 +41,10 @@ Lease = tuple[datetime, str]
 """When a worker is gone for sure, and its id."""
 
 
+Alarm = tuple[datetime, str, int]
+"""A time, and the job_id and run_id that it concerns."""
+
+
 class Indexes:
     """The state, and what follows from it: live workers and held slots of each node,
     commands without an outcome."""
@@ -62,6 +66,8 @@ class Indexes:
         """Of each pending stop, the workers whose end it waits for."""
         self.waiting = Line()
         """The runs that wait to be placed, in the order in which they are."""
+        self.alarms: SortedList[Alarm] = SortedList()
+        """When a run that waits is to be given up, or may be placed."""
         self.starting: dict[RunKey, None] = {}
         """The runs whose workers are being launched."""
         self.moving: dict[RunKey, None] = {}
@@ -91,7 +97,7 @@ class Indexes:
         for job in self.state.jobs.values():
             for run in job.runs:
                 if run.state is RUN_WAITING:
-                    self.waiting.join(run)
+                    self._line_up(run)
                 elif run.state is RUN_STARTING:
                     self.starting[run.job_id, run.run_id] = None
                 elif run.state is RUN_STOPPING and run.moves:
@@ -210,6 +216,25 @@ class Indexes:
             known = [self.workers.get(worker_id) for worker_id in entry.workers]
             left = [worker.worker_id for worker in known if worker and not worker.gone]
             self.unended[entry.command_id] = dict.fromkeys(left)
+
+    def _line_up(self, run: Run) -> None:
+        self.waiting.join(run)
+        self._set_alarms(run)
+
+    def _leave_line(self, run: Run) -> None:
+        self.waiting.leave(run)
+        self._drop_alarms(run)
+
+    def _set_alarms(self, run: Run) -> None:
+        for time in (run.not_after, run.not_before):
+            if time is not None:
+                self.alarms.add((time, run.job_id, run.run_id))
+
+    def _drop_alarms(self, run: Run) -> None:
+        """Before the times of a run that waits change."""
+        for time in (run.not_after, run.not_before):
+            if time is not None:
+                self.alarms.discard((time, run.job_id, run.run_id))
 
     def _silent(self, node: Node) -> None:
         """The leases of its workers run out, unless it is heard again."""

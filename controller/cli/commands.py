@@ -22,10 +22,12 @@ from controller.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from controller.cli.output import Progress
     from controller.cli.session import Where
     from events.client import SlotbusClient
-    from events.messages import CordonReq, UncordonReq
+    from events.messages import ConfirmDeadReq, CordonReq, UncordonReq
 
 
 @with_nats
@@ -95,7 +97,7 @@ def cordon(
     from controller.cli.session import Where
     from events.messages import CordonReq
 
-    _node_command(CordonReq, node, wait, queue, command_id, Where(nats, output))
+    node_command(CordonReq, node, wait, queue, command_id, Where(nats, output), _show_node)
 
 
 @with_nats
@@ -111,22 +113,30 @@ def uncordon(
     from controller.cli.session import Where
     from events.messages import UncordonReq
 
-    _node_command(UncordonReq, node, wait, queue, command_id, Where(nats, output))
+    node_command(UncordonReq, node, wait, queue, command_id, Where(nats, output), _show_node)
 
 
-def _node_command(
-    kind: type[CordonReq] | type[UncordonReq],
+def _show_node(body: bytes) -> None:
+    from controller.cli.output import print_node
+    from events.codec import decode
+    from events.messages import NodeReply
+
+    print_node(decode(body, NodeReply))
+
+
+def node_command(
+    kind: type[CordonReq | UncordonReq | ConfirmDeadReq],
     node: str,
     wait: float | None,
     queue: bool,
     command_id: str | None,
     where: Where,
+    show: Callable[[bytes], None],
 ) -> None:
-    from controller.cli.output import print_node
+    """A command about one node, whose reply is shown as ``show`` does."""
     from controller.cli.running import DONE, as_usage, reported
     from controller.cli.session import converse, leave, print_reply
-    from events.codec import convert, decode
-    from events.messages import NodeReply
+    from events.codec import convert
 
     fields = {"node_id": node, "wait_s": wait, "command_id": command_id}
     with reported(where.output), as_usage():
@@ -138,8 +148,7 @@ def _node_command(
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         body = await bus.send(request)
-        reply = decode(body, NodeReply)
-        print_reply(where, shown, body, lambda: print_node(reply))
+        print_reply(where, shown, body, lambda: show(body))
         return DONE
 
     converse(where, f"asking for node {node}", work)

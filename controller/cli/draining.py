@@ -122,25 +122,16 @@ def confirm_dead(
     back with them after all, they are stopped. Never say it of a machine that may only be
     cut off: what runs there would run twice.
     """
+    from controller.cli.commands import node_command
+    from controller.cli.session import Where
+    from events.messages import ConfirmDeadReq
+
+    node_command(ConfirmDeadReq, node, wait, queue, command_id, Where(nats, output), _show_dead)
+
+
+def _show_dead(body: bytes) -> None:
     from controller.cli.output import print_dead
-    from controller.cli.running import DONE, as_usage, reported
-    from controller.cli.session import Where, converse, leave, print_reply
-    from events.codec import convert, decode
-    from events.messages import ConfirmDeadReply, ConfirmDeadReq
+    from events.codec import decode
+    from events.messages import ConfirmDeadReply
 
-    fields = {"node_id": node, "wait_s": wait, "command_id": command_id}
-    where = Where(nats, output)
-    with reported(output), as_usage():
-        given = {key: value for key, value in fields.items() if value is not None}
-        request = convert(given, ConfirmDeadReq)
-    if queue:
-        leave(where, request)
-        return
-
-    async def work(bus: SlotbusClient, shown: Progress) -> int:
-        body = await bus.send(request)
-        reply = decode(body, ConfirmDeadReply)
-        print_reply(where, shown, body, lambda: print_dead(reply))
-        return DONE
-
-    converse(where, f"confirming that {node} is dead", work)
+    print_dead(decode(body, ConfirmDeadReply))

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
 
 from events.entities import Run
 from events.errors import SlotbusError, TooLarge, TooLate
-from events.facts import RunEnded, RunWaiting
+from events.facts import RunCreated, RunEnded, RunWaiting
 from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
 from events.messages import QueryShortage, ShortageReply, WaitingRow
@@ -77,39 +78,61 @@ def wait(draft: Draft, run: Run, plan: Plan, reason: str = "") -> None:
 
 def offer(draft: Draft) -> None:
     """Places those who wait, in their order, as far as there is room."""
+    for run in _due(draft):
+        if run.not_after is not None and draft.now > run.not_after and not draft.full():
+            give_up(draft, run)
     kept: list[Selector] = []
-    for run in list(in_line(draft.ledger)):
+    for _, _, job_id, run_id in list(draft.ledger.waiting):
         if draft.full():
             draft.leave()
             return
-        if run.not_after is not None and draft.now > run.not_after:
-            give_up(draft, run)
-            continue
+        if {} in kept:
+            break
+        run = draft.ledger.jobs[job_id].run(run_id)
         if _rests(draft, run):
             continue
         wish = wish_of(draft.rules, run.scheduler_config, run.slots)
-        if {} in kept or wish.selector in kept:
-            _tell_once(draft, run, Plan([], run.slots, 0, []), KEPT_BACK)
+        if wish.selector in kept:
             continue
         plan = plan_for(draft, wish, kept)
         if not plan.missing:
             _place(draft, run, plan)
             continue
-        _tell_once(draft, run, plan)
+        if run.not_before is not None or not run.reason:
+            wait(draft, run, plan)
         if _could_fit(draft, run, wish.selector):
             kept.append(wish.selector)
+    _tell_those_behind(draft)
+
+
+def _tell_those_behind(draft: Draft) -> None:
+    """What could be placed from now on, and nobody looked at, waits like any other start."""
+    created = [
+        draft.ledger.jobs[fact.job_id].run(fact.run_id)
+        for fact in draft.events
+        if isinstance(fact, RunCreated) and fact.restart_of is not None
+    ]
+    for run in [*created, *_due(draft)]:
+        untold = run.state is RunState.WAITING and not run.reason
+        if untold or (run.not_before is not None and draft.now >= run.not_before):
+            if draft.full():
+                draft.leave()
+                return
+            wait(draft, run, Plan([], run.slots, 0, []), KEPT_BACK)
+
+
+def _due(draft: Draft) -> list[Run]:
+    """Those who wait and have a time that has come."""
+    ledger = draft.ledger
+    times = takewhile(lambda alarm: alarm[0] <= draft.now, ledger.alarms)
+    runs = dict.fromkeys((job_id, run_id) for _, job_id, run_id in times)
+    return [ledger.jobs[job_id].run(run_id) for job_id, run_id in runs]
 
 
 def _rests(draft: Draft, run: Run) -> bool:
     """A restart whose time has not come has no place in the line yet: it keeps nothing from
     others."""
     return run.not_before is not None and draft.now < run.not_before
-
-
-def _tell_once(draft: Draft, run: Run, plan: Plan, reason: str = "") -> None:
-    """A run that began by itself, and could be placed by now, waits like any other start."""
-    if run.not_before is not None or not run.reason:
-        wait(draft, run, plan, reason)
 
 
 def _place(draft: Draft, run: Run, plan: Plan) -> None:
@@ -142,8 +165,7 @@ def in_line(ledger: Ledger) -> Iterator[Run]:
 
 def next_time(ledger: Ledger) -> datetime | None:
     """When the first of those who wait is given up, or may be placed."""
-    times = (time for run in in_line(ledger) for time in (run.not_after, run.not_before) if time)
-    return min(times, default=None)
+    return ledger.alarms[0][0] if ledger.alarms else None
 
 
 def _could_fit(draft: Draft, run: Run, selector: Selector) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from events.errors import UnknownNode
@@ -46,7 +47,7 @@ STOP = {"on_drain": "stop"}
 
 
 def drain(node_id: str = "n1", **fields: object) -> DrainReq:
-    return DrainReq(**({"node_id": node_id, "command_id": "d"} | fields))
+    return msgspec.convert({"node_id": node_id, "command_id": "d"} | fields, DrainReq)
 
 
 def reply_of(story: Story, command_id: str = "d") -> DrainReply:
@@ -60,6 +61,10 @@ def progress(story: Story, node_id: str = "n1") -> DrainReply:
     assert isinstance(answer, NodeDetailReply)
     assert answer.drain is not None
     return answer.drain
+
+
+def is_dead(story: Story, node_id: str) -> bool:
+    return story.ledger.nodes[node_id].dead
 
 
 def end_all(story: Story, worker_ids: list[str]) -> Draft:
@@ -325,9 +330,9 @@ def test_a_dead_node_that_returns_has_orphans_which_are_stopped() -> None:
     for _ in range(4):
         story.tell(beat("n2"), after=10)
     story.tell(ConfirmDeadReq(node_id="n1", command_id="c"))
-    assert story.ledger.nodes["n1"].dead
+    assert is_dead(story, "n1")
     story.tell(beat("n1"))
-    assert not story.ledger.nodes["n1"].dead
+    assert not is_dead(story, "n1")
     draft = story.tell(inventory("n1", row(order)))
     assert kinds(draft) == ["worker_orphaned"]
     assert stopped_ids(draft) == [order.worker_id]
@@ -363,4 +368,20 @@ def test_a_dead_node_of_many_workers_is_written_in_several_records(
     story.tell(ConfirmDeadReq(node_id="n1", command_id="c"))
     assert len(story.records) > before + 1
     assert not story.ledger.live_on("n1")
+    story.check()
+
+
+def test_one_that_moved_behind_others_says_why_it_waits() -> None:
+    story = Story(PATIENT).nodes(n1=2, n2=2)
+    workers = story.running("j", 2, **MOVE)
+    other = story.running("x", 2)
+    assert story.ledger.workers[other[0]].node_id == "n2"
+    story.tell(start("first", 2, on_shortage="wait", priority=9))
+    story.tell(drain("n1", force=True))
+    end_all(story, workers)
+    moved = story.ledger.jobs["j"].current
+    assert (moved.state, moved.missing) == (RunState.WAITING, 2)
+    assert moved.reason == "those that wait before it have not got their slots yet"
+    end_all(story, other)
+    assert story.ledger.jobs["first"].current.state is RunState.STARTING
     story.check()

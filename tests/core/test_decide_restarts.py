@@ -40,6 +40,10 @@ def run_of(story: Story, run_id: int, job_id: str = "j") -> RunState:
     return story.ledger.jobs[job_id].run(run_id).state
 
 
+def newest(story: Story) -> RunState:
+    return story.ledger.jobs["j"].current.state
+
+
 def launched(story: Story, orders: list[Assignment]) -> list[str]:
     for order in orders:
         story.tell(acknowledged(order))
@@ -199,12 +203,12 @@ def test_restarts_before_the_window_do_not_count_and_a_person_begins_anew() -> N
     fails(story, worker)
     (worker,) = restarted(story)
     fails(story, worker)
-    assert story.ledger.jobs["j"].current.state is RunState.FAILED
+    assert newest(story) is RunState.FAILED
 
     (worker,) = story.running("j", 1, on_failure="restart", restart=how)
     assert story.ledger.jobs["j"].restarts == []
     fails(story, worker)
-    assert story.ledger.jobs["j"].current.state is RunState.WAITING
+    assert newest(story) is RunState.WAITING
 
 
 # --- waiting for a restart ------------------------------------------------------------------

@@ -123,6 +123,7 @@ class Story:
         """The laws, also those that only the end shows, and the ledger against the log."""
         self._audit(self.auditor.finish(self.now))
         assert self.ledger.snapshot() == self.fold().snapshot()
+        assert indexes(Ledger.restore(self.ledger.snapshot())) == indexes(self.ledger)
 
     def outcome(self, command_id: str) -> Reply | SlotbusError | None:
         return outcome_of(self.ledger, command_id)
@@ -160,6 +161,24 @@ class Story:
         for order in assigned:
             self.tell(acknowledged(order))
         return [order.worker_id for order in assigned]
+
+
+def indexes(ledger: Ledger) -> dict[str, object]:
+    """What follows from a ledger's state, as it is kept beside it."""
+    return {
+        "waiting": list(ledger.waiting),
+        "alarms": list(ledger.alarms),
+        "leases": list(ledger.leases),
+        "starting": set(ledger.starting),
+        "moving": set(ledger.moving),
+        "draining": set(ledger.draining),
+        "pending": set(ledger.pending),
+        "tallies": {
+            (job.job_id, run.run_id): ledger.tally(job.job_id, run.run_id)
+            for job in ledger.jobs.values()
+            for run in job.runs
+        },
+    }
 
 
 # --- reading a draft ------------------------------------------------------------------------
