@@ -87,14 +87,30 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 def _refuse_foreign_events() -> None:
     """A test folder named ``events`` with an ``__init__.py`` can hide our package."""
+    hidden = _hidden()
+    if hidden:
+        raise pytest.UsageError(hidden)
+
+
+def _hidden() -> str:
+    """What to do where ``events`` is not our package; "" where it is, or nobody asked."""
     ours = Path(__file__).resolve().parent.parent / "events"
     loaded = sys.modules.get("events")
     origin = getattr(loaded, "__file__", None)
-    if loaded is not None and (origin is None or Path(origin).resolve().parent != ours):
-        raise pytest.UsageError(
-            f"the import name 'events' leads to {origin}, which is not slotbus's own package: "
-            "run pytest with --import-mode=importlib, or rename that folder"
-        )
+    if loaded is None or (origin is not None and Path(origin).resolve().parent == ours):
+        return ""
+    return (
+        f"the import name 'events' leads to {origin}, which is not slotbus's own package: "
+        "run pytest with --import-mode=importlib, or rename that folder (for one in the current "
+        "folder: run `pytest`, not `python -m pytest`, which looks there first)"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Modules that import ours and could not be collected, since another one hides it."""
+    reports = terminalreporter.getreports("error")
+    if _hidden() and any("'events." in str(report.longrepr) for report in reports):
+        terminalreporter.write_line(_hidden(), yellow=True)
 
 
 # --- coroutine tests ------------------------------------------------------------------------

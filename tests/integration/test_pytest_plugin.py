@@ -103,6 +103,18 @@ async def test_a_folder_that_hides_our_package_is_named(tmp_path: Path) -> None:
     assert found.code == 0, found.out
 
 
+async def test_a_package_of_that_name_beside_the_tests_is_named_where_modules_need_ours(
+    project: Path,
+) -> None:
+    (project / "events").mkdir()
+    (project / "events" / "__init__.py").touch()
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.']\n")
+    hidden = await pytest_in(project, "--import-mode=importlib")
+    assert hidden.code != 0
+    assert "No module named 'events." in hidden.out
+    assert "run `pytest`, not `python -m pytest`, which looks there first" in hidden.out
+
+
 async def test_a_broken_law_fails_a_test_that_passed(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "from events.facts import WorkerEnded, Record\n"

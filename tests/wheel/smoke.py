@@ -129,6 +129,15 @@ def test_as_a_user(programs: Path, folder: Path) -> None:
     tests = call([str(programs / "python"), "-m", "pytest", "-q", "-W", "error"], cwd=project)
     expect("7 passed" in tests.stdout, f"the example's tests pass, not:\n{tests.stdout}")
 
+    say("and once more, with a package of their own that is named events")
+    (project / "events").mkdir()
+    (project / "events" / "__init__.py").write_text("OURS = False\n")
+    tests = call([str(programs / "pytest"), "-q", "-W", "error"], cwd=project)
+    expect("7 passed" in tests.stdout, f"they pass beside it, not:\n{tests.stdout}")
+    hidden = call([str(programs / "python"), "-m", "pytest", "-q"], cwd=project, code=2)
+    told = "`pytest`, not `python -m pytest`" in hidden.stdout
+    expect(told, f"where it hides ours that is said, not:\n{hidden.stdout}")
+
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slotbus-wheel-") as name:
