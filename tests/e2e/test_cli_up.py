@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,6 +234,31 @@ def test_ended_and_started_again_it_remembers(tmp_path: Path) -> None:
         again = console.run("start", "kept", "--slots", "2")
         assert again.out.startswith("kept run 2:")
     assert console.left_over() == []
+
+
+def test_it_has_the_usual_port_if_that_is_free_and_is_found_on_any(tmp_path: Path) -> None:
+    usual, own = 4222, ("up", "--http", "off")
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody's NATS server: it is taken already
+            holder.bind(("127.0.0.1", usual))
+            holder.listen()
+        console = Console(tmp_path / "taken")
+        with console.running(*own) as up:
+            up.until("Ctrl-C stops all jobs")
+            assert f"port {usual} is taken: NATS gets a free one" in up.out
+            assert f"NATS at nats://127.0.0.1:{usual}," not in up.out
+            assert console.run("nodes").out.splitlines()[1].startswith("local")
+        held_by_us = holder.getsockname()[1] == usual
+    if not held_by_us:
+        return
+    console = Console(tmp_path / "free")
+    with console.running(*own) as up:
+        up.until("Ctrl-C stops all jobs")
+        assert f"NATS at nats://127.0.0.1:{usual}," in up.out
+        assert console.run("nodes").out.splitlines()[1].startswith("local")
+        other = Console(tmp_path / "other")  # another user knows the port, not the note
+        assert other.run("nodes").out.splitlines()[1].startswith("local")
 
 
 def test_two_on_one_state_directory(tmp_path: Path) -> None:
