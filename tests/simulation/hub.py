@@ -68,6 +68,8 @@ class Hub:
         self.lines: dict[int, Line] = {}
         self.jetstream = JetStream(self)
         self._dialled = 0
+        self._dialled_by: Counter[str] = Counter()
+        self._seed = seed
         self._named: Index = {}
         self._wild: Index = {}
         """By what stands before the first wildcard, which must be a whole token."""
@@ -75,9 +77,9 @@ class Hub:
     def now(self) -> float:
         return self.loop.time()
 
-    def delay(self, _line: Line) -> float:
+    def delay(self, line: Line) -> float:
         """Seconds that a message is on its way, one way."""
-        rng, weather = self.rng, self.weather
+        rng, weather = line.rng, self.weather
         if weather.slow_s > CALM_S[1] and rng.random() < 0.3:
             return rng.uniform(CALM_S[0], weather.slow_s)
         return rng.uniform(*CALM_S)
@@ -86,14 +88,16 @@ class Hub:
 
     async def dial(self, client: SimClient) -> Line:
         """A new connection. Raises Refused, TimeoutError."""
-        await asyncio.sleep(self.rng.uniform(*CALM_S))
+        await asyncio.sleep(client.proc.rng.uniform(*CALM_S))
         if self.cut.get(client.proc.name):
             await asyncio.sleep(DIAL_TIMEOUT_S)
             raise TimeoutError("the server can't be reached")
         if self.down or client.proc.name in self.cut:
             raise Refused("connection refused")
         self._dialled += 1
-        line = Line(self, client, self._dialled)
+        name = client.proc.name
+        self._dialled_by[name] += 1
+        line = Line(self, client, self._dialled, f"{self._seed}/{name}/{self._dialled_by[name]}")
         self.lines[line.number] = line
         return line
 
@@ -209,10 +213,10 @@ class Hub:
 
     def _give(self, line: Line, sub: Sub, pub: Pub) -> None:
         weather = self.weather
-        if weather.loss and self.rng.random() < weather.loss:
+        if weather.loss and line.rng.random() < weather.loss:
             self.counts["message lost"] += 1
             return
         line.deliver(sub.sid, pub)
-        if weather.twice and self.rng.random() < weather.twice:
+        if weather.twice and line.rng.random() < weather.twice:
             self.counts["message doubled"] += 1
-            line.deliver(sub.sid, pub, extra_s=self.rng.uniform(0, AGAIN_S))
+            line.deliver(sub.sid, pub, extra_s=line.rng.uniform(0, AGAIN_S))

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 import structlog
+from nats.aio.client import Client
 
 from controller.identity import Process
+from events import connection
 from tests.simulation import kernel
 from tests.simulation.loop import State, current
 from tests.simulation.wire import SimClient
@@ -124,7 +126,9 @@ def installed(world: World) -> Iterator[None]:
             for attribute in attributes:
                 put(name, attribute, getattr(kernel, attribute))
         put("schedulers.supervisor.output", "OutputStore", kernel.NoOutput)
-        put("events.connection", "Client", SimClient)
+        for name, kind in list(vars(connection).items()):
+            if isinstance(kind, type) and issubclass(kind, Client):
+                put("events.connection", name, SimClient)
         put("nats.aio.client", "token_hex", lambda _size: "")
         put("controller.leader", "this_process", world.this_process)
         put("controller.leader", "provably_gone", world.provably_gone)

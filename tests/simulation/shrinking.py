@@ -15,6 +15,10 @@ from msgspec.structs import replace
 
 from tests.simulation.story import Action, Story, Told
 
+SEEDS: Final = 3
+"""Tried for each shorter story: what is left out shifts everything a little, and a law that
+is broken by a race is then broken under another seed."""
+
 MARGIN_S: Final = 1.0
 """By which a story may go on after the law was broken."""
 
@@ -51,6 +55,9 @@ class _Search:
 
     def run(self) -> None:
         self._end_early()
+        for kind in sorted({action.kind for action in self.story.actions}):
+            others = [action for action in self.story.actions if action.kind != kind]
+            self._try(replace(self.story, actions=others))
         size = max(1, len(self.story.actions) // 2)
         while size:
             if not self._leave_out(size):
@@ -86,9 +93,11 @@ class _Search:
     def _try(self, story: Story) -> bool:
         if time.process_time() > self._until:
             return False
-        self.tries += 1
-        told = self._tell(story)
-        if told.broken and kind_of(told.broken) == self._kind:
-            self.story, self.told = story, told
-            return True
+        for seed in range(self.story.seed, self.story.seed + SEEDS):
+            self.tries += 1
+            tried = replace(story, seed=seed)
+            told = self._tell(tried)
+            if told.broken and kind_of(told.broken) == self._kind:
+                self.story, self.told = tried, told
+                return True
         return False

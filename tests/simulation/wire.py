@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import ParseResult, urlparse
 
@@ -81,8 +82,10 @@ class _Nuid:
 class Line:
     """One connection. ``held_up``/``held_down``: a direction that stands still."""
 
-    def __init__(self, hub: Hub, client: SimClient, number: int) -> None:
+    def __init__(self, hub: Hub, client: SimClient, number: int, seed: str) -> None:
         self.hub = hub
+        self.rng = Random(seed)
+        """Of its own, so that what is left out elsewhere changes nothing here."""
         self.client = client
         self.proc = client.proc
         self.number = number
@@ -137,11 +140,10 @@ class Line:
     def hold(self, *, up: bool, down: bool) -> None:
         """Nothing gets through, and nobody is told; in time the ends notice."""
         self.held_up, self.held_down = self.held_up or up, self.held_down or down
-        rng = self.hub.rng
         if self.held_down:
-            self.proc.post_at(self.hub.now() + rng.uniform(*NOTICED_S), self._notice)
+            self.proc.post_at(self.hub.now() + self.rng.uniform(*NOTICED_S), self._notice)
         if self.held_up:
-            self.hub.proc.post_at(self.hub.now() + rng.uniform(*STALE_S), self._find_stale)
+            self.hub.proc.post_at(self.hub.now() + self.rng.uniform(*STALE_S), self._find_stale)
 
     def _notice(self) -> None:
         if self.held_down and self.here:

@@ -279,7 +279,7 @@ def _tell(story: Story, folder: Path, *, verbose: bool) -> Told:
             told = world.told()
             world.bury()
     finally:
-        loop.set_exception_handler(None)
+        loop.set_exception_handler(lambda *_: None)
         loop.tasks.clear()
         loop.ready.clear()
         loop.timers.clear()
