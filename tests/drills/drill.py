@@ -235,6 +235,9 @@ class _Drill:
         """Where ledger, process table and nodes differ, in a sentence."""
         if not await self._laws.follow():
             return "the log can't be read"
+        undone = self._crowd.queued - set(self._laws.books.outcomes)
+        if undone:
+            return f"left in the queue and not done: {sorted(undone)}"
         picture = await self._laws.check()
         differ = self._laws.compare(picture)
         if differ:

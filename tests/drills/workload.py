@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
@@ -17,11 +18,13 @@ from events.errors import SlotbusError
 from events.messages import (
     Command,
     CordonReq,
+    DrainReq,
     SchedulerConfig,
     StartPipelineReq,
     StopWorkersReq,
     UncordonReq,
 )
+from events.policies import RestartOptions
 from tests.drills.cluster import NODES
 from tests.drills.story import Story
 from tests.drills.table import MARK
@@ -33,6 +36,15 @@ PATIENCE_S: Final = 90.0
 WAIT_S: Final = 3.0
 MOST_SLOTS: Final = 4
 PAUSE_S: Final = (0.02, 0.4)
+QUEUED: Final = 0.15
+"""So many of the commands are left in the queue."""
+
+DRAIN_S: Final = 2.0
+NOT_AFTER_S: Final = 12.0
+"""A start that waits for slots is given up by then."""
+
+LEASES_S: Final = (None, None, 4.0)
+RESTART: Final = RestartOptions(first_s=0.5, longest_s=2.0, limit=3)
 
 _WITH_CHILD: Final = "sleep 600 & wait"
 _DEAF: Final = "trap '' TERM; sleep 600 & while :; do wait; done"
@@ -48,6 +60,8 @@ class Client:
         self.outcomes: dict[str, dict[str, Any]] = {}
         """What was answered to each command that has its outcome."""
         self.asked: set[str] = set()
+        self.queued: set[str] = set()
+        """Commands that the queue has taken: their outcomes are in the log alone."""
         self.active = asyncio.Event()
         self.resting = asyncio.Event()
         self._bus = bus
@@ -63,8 +77,32 @@ class Client:
                 self.resting.set()
                 await self.active.wait()
                 self.resting.clear()
-            await self.give(self._command())
+            command = self._command()
+            if self._random.random() < QUEUED:
+                await self.leave(command)
+            else:
+                await self.give(command)
             await asyncio.sleep(self._random.uniform(*PAUSE_S))
+
+    async def leave(self, command: Command) -> None:
+        """Leaves it in the queue, again under one command_id until that is sure."""
+        assert command.command_id is not None
+        self.asked.add(command.command_id)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        while loop.time() < deadline:
+            try:
+                await self._bus.leave(command)
+            except SlotbusError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                self.queued.add(command.command_id)
+                return
+        self._story.violation(
+            "the queue takes commands", f"{command.command_id} was not stored in {PATIENCE_S:g} s"
+        )
 
     async def give(self, command: Command) -> None:
         """Asks under one command_id until there is an outcome, a refusal too."""
@@ -95,24 +133,35 @@ class Client:
 
     def _command(self) -> Command:
         job_id = self._random.choice(self.jobs)
-        (what,) = self._random.choices(["start", "stop", "kill", "cordon"], [10, 5, 4, 1])
+        (what,) = self._random.choices(["start", "stop", "kill", "node"], [10, 5, 4, 1.5])
         if what == "start":
             return self._start(job_id)
-        if what == "cordon":
-            return self._cordon()
+        if what == "node":
+            return self._about_a_node()
         return self._stop(job_id, force=what == "kill")
 
     def _start(self, job_id: str) -> StartPipelineReq:
-        script = self._random.choice(
-            [_WITH_CHILD, _WITH_CHILD, _DEAF, _SHORT.format(code=self._random.choice([0, 3]))]
+        chance = self._random
+        script = chance.choice(
+            [_WITH_CHILD, _WITH_CHILD, _DEAF, _SHORT.format(code=chance.choice([0, 3]))]
         )
+        waits = chance.random() < 0.2
+        not_after = datetime.now(UTC) + timedelta(seconds=NOT_AFTER_S)
         return StartPipelineReq(
             job_id=job_id,
-            slots=self._random.randint(1, MOST_SLOTS),
+            slots=chance.randint(1, MOST_SLOTS),
             env_vars={MARK: self._mark},
             scheduler_config=SchedulerConfig(
-                command=["sh", "-c", script], spread=self._random.choice(["pack", "even"])
+                command=["sh", "-c", script],
+                spread=chance.choice(["pack", "even"]),
+                stop_after_s=chance.choice(LEASES_S),
             ),
+            on_shortage="wait" if waits else "fail",
+            not_after=not_after if waits else None,
+            on_failure=chance.choice(["report", "restart"]),
+            on_lost=chance.choice(["report", "restart"]),
+            on_drain=chance.choice(["stop", "move"]),
+            restart=RESTART,
             command_id=self._next_id(),
             wait_s=WAIT_S,
         )
@@ -126,11 +175,20 @@ class Client:
             wait_s=WAIT_S,
         )
 
-    def _cordon(self) -> CordonReq | UncordonReq:
+    def _about_a_node(self) -> CordonReq | UncordonReq | DrainReq:
         node_id = self._random.choice(NODES)
-        if self._random.random() < 0.3:
+        (what,) = self._random.choices(["cordon", "uncordon", "drain"], [2, 8, 2])
+        if what == "cordon":
             return CordonReq(node_id=node_id, command_id=self._next_id())
-        return UncordonReq(node_id=node_id, command_id=self._next_id())
+        if what == "uncordon":
+            return UncordonReq(node_id=node_id, command_id=self._next_id())
+        return DrainReq(
+            node_id=node_id,
+            deadline_s=DRAIN_S,
+            force=self._random.random() < 0.3,
+            command_id=self._next_id(),
+            wait_s=WAIT_S,
+        )
 
     def _next_id(self) -> str:
         self._count += 1
@@ -175,6 +233,10 @@ class Crowd:
     async def stop_all(self) -> None:
         """Stops all jobs, while everybody rests."""
         await asyncio.gather(*(client.stop_all() for client in self.clients))
+
+    @property
+    def queued(self) -> set[str]:
+        return {command_id for client in self.clients for command_id in client.queued}
 
     @property
     def outcomes(self) -> dict[str, dict[str, Any]]:
