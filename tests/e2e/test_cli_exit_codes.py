@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
-from events.errors import CommandTimeout, NotLeader
-from events.messages import StartReply, StopReply
+from events.errors import CommandTimeout, Invalid, NotLeader
+from events.messages import JobRow, JobsReply, StartReply, StopReply
+from events.states import RunState
 from events.subjects import Subjects
 from tests.support.console import Console, Finished
 from tests.support.leader import FakeLeader
@@ -78,6 +80,36 @@ async def test_an_unconfirmed_stop_is_no_success(call: Caller, leader: FakeLeade
     assert (done.code, done.out) == (1, "j: 1 workers stopped\n  w1\n")
     assert done.err.startswith("error unconfirmed: 1 workers are on nodes that do not answer")
     assert done.err.rstrip().endswith("w2")
+
+
+async def test_a_watched_list_outlasts_its_leader(
+    tmp_path: Path, nats_server: EmbeddedServer, leader: FakeLeader, subjects: Subjects
+) -> None:
+    def only(job_id: str) -> JobsReply:
+        state = RunState.RUNNING
+        return JobsReply(
+            jobs=[JobRow(job_id=job_id, name="", run_id=1, state=state, slots=1, workers=1,
+                         since=datetime.now(UTC))]
+        )  # fmt: skip
+
+    where = ("--server", nats_server.url, "--root", subjects.root)
+    watch = ("jobs", "--watch", "-o", "json", *where)
+    with Console(tmp_path).running(*watch, SLOTBUS_CFG_PATIENCE_S="0") as running:
+        await asyncio.to_thread(running.until, "running? -- looking again")
+        await leader.will("query.jobs", only("before"), NotLeader("this one stops"), only("after"))
+        await asyncio.to_thread(running.until, '"after"')
+        assert running.end() == 130
+        lines = running.out.splitlines()
+    rows = [line for line in lines if line.startswith("{")]
+    assert ['"before"' in rows[0], '"after"' in rows[1], len(rows)] == [True, True, 2]
+    assert any(line.startswith("this one stops -- ") for line in lines)
+
+
+async def test_a_watched_list_ends_with_a_refusal(call: Caller, leader: FakeLeader) -> None:
+    await leader.will("query.jobs", Invalid("no such thing", path="$.job_id"))
+    done = await call("jobs", "--watch")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error invalid: no such thing")
 
 
 async def test_no_events_yet(call: Caller) -> None:
