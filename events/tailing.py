@@ -179,6 +179,12 @@ class LogReader:
         )
 
     async def _ask_node(self, row: WorkerRow, max_bytes: int) -> AgentLogsReply:
+        if row.host:
+            raise NoAnswer(
+                f"the output of {row.worker_id} is where its pod is: "
+                f"kubectl logs -l worker_id={row.worker_id}",
+                node_id=row.node_id,
+            )
         subject = self._subjects.agent(row.node_id, "logs")
         question = encode(AgentLogs(worker_id=row.worker_id, max_bytes=max_bytes))
         try:

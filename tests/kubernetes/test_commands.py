@@ -41,6 +41,10 @@ async def test_where_a_worker_is_and_that_it_has_ended_can_be_told(
         told = (await slotbus("describe", "worker", worker_id)).out
         assert ["host", node] in [line.split() for line in told.splitlines()]
 
+        logs = await slotbus("logs", "j")
+        assert (logs.code, logs.out) == (1, "")
+        assert f"kubectl logs -l worker_id={worker_id}" in logs.err
+
         refused = await slotbus("ended", worker_id)
         assert refused.code == 2
         assert "reports its end itself" in refused.err
