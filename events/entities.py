@@ -37,7 +37,9 @@ class Drain(Struct, kw_only=True, omit_defaults=True):
 class Node(Struct, kw_only=True, omit_defaults=True, gc=False):
     """A machine with task slots. ``cordon``: ready, cordoned or draining, also while it
     is expired. ``past``: incarnations that were superseded, newest last. While it is expired:
-    ``last_seen``, and whether a person said that it is ``dead``."""
+    ``last_seen``, the latest moment at which anybody can have heard it (a log that lost its end
+    knows less than an earlier leader did, so that is at least the start of this one), and
+    whether a person said that it is ``dead``."""
 
     node_id: str
     incarnation: str

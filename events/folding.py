@@ -94,6 +94,11 @@ class Folding(Indexes):
         state.epoch, state.cluster, state.scheduler = fact.epoch, fact.cluster, fact.scheduler
         state.leaderships.append(Leadership(epoch=fact.epoch, start=state.position + 1))
         del state.leaderships[:-REMEMBERED_LEADERSHIPS]
+        for node in self.nodes.values():
+            if node.last_seen is not None:
+                self._heard(node)
+                node.last_seen = max(node.last_seen, at)
+                self._silent(node)
 
     def _command_taken(self, fact: f.CommandTaken, at: datetime, epoch: int) -> None:
         if fact.command_id in self.commands:

@@ -35,7 +35,7 @@ def leases(draft: Draft) -> None:
         _gone(
             draft,
             worker,
-            f"its lease of {lease_s:g} s is over: node {node.node_id} was heard last at "
+            f"its lease of {lease_s:g} s is over: nobody has heard node {node.node_id} since "
             f"{node.last_seen:%H:%M:%S}",
         )
         jobs[worker.job_id] = None

@@ -377,7 +377,7 @@ def test_a_lease_that_is_over_makes_a_silent_worker_gone_and_its_run_restarts() 
     draft = story.tell(tick())
     gone = fact(draft, WorkerEnded)
     assert gone.state is WorkerState.LOST
-    assert gone.reason == "its lease of 60 s is over: node n1 was heard last at 00:00:00"
+    assert gone.reason == "its lease of 60 s is over: nobody has heard node n1 since 00:00:00"
     assert fact(draft, RunCreated).restart_of == 1
     (successor,) = restarted(story)
     assert story.ledger.workers[successor].node_id == "n2"
@@ -428,8 +428,9 @@ def test_a_new_leader_makes_a_lease_end_later_and_never_earlier() -> None:
     draft = story.tell(tick(), after=31)
     assert "node_expired" in kinds(draft)
     assert story.ledger.leases[0][0] == gone_at(DAWN + timedelta(seconds=29), 60)
-    story.lead()
-    assert story.ledger.leases[0][0] == gone_at(DAWN + timedelta(seconds=29), 60)
+    story.now += timedelta(seconds=20)
+    story.lead()  # whose log may have lost that the node returned
+    assert story.ledger.leases[0][0] == gone_at(DAWN + timedelta(seconds=80), 60)
     story.now = story.ledger.leases[0][0]
     assert "run_created" in kinds(story.tell(tick()))
     story.check()
