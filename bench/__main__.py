@@ -26,7 +26,7 @@ from bench.measure import Row
 ROOT: Final = Path(__file__).resolve().parents[1]
 NAMES: Final = (
     *("starts", "heartbeats", "replay", "decisions", "recording", "projection", "placement"),
-    *("memory", "snapshots", "failover"),
+    *("memory", "snapshots", "failover", "virtual"),
     *("startup", "kubernetes"),
 )
 TEXTS: Final = frozenset({"bench", "measured", "against"})
