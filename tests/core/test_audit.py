@@ -181,6 +181,25 @@ def test_law_2_sees_what_a_return_brings_together() -> None:
     assert laws(broken(*facts, stopping(), f.NodeReturned(node_id="n1"))) == set()
 
 
+def follower(run_id: int = 2) -> AnyFact:
+    made = created(run_id, command_id="")
+    assert isinstance(made, f.RunCreated)
+    return msgspec.structs.replace(made, restart_of=1, tries=1)
+
+
+def test_law_2_what_begins_by_itself_begins_when_every_older_copy_is_gone() -> None:
+    silent = [launched(), running(), done(), node("n2"),
+              f.NodeExpired(node_id="n1", last_seen=DAWN), stopping(),
+              *rollback(), follower()]  # fmt: skip
+    assert laws(broken(*silent)) == set()
+    (found,) = broken(*silent, placed(2))
+    assert (found.law, found.facts) == (2, {"job_id": "j", "worker_id": "w1"})
+    assert found.sentence == (
+        "run 2 of job j began by itself while worker w1 of run 1 may live on node n1"
+    )
+    assert laws(broken(*silent, gone(), placed(2))) == set()
+
+
 # --- law 3 ----------------------------------------------------------------------------------
 
 
