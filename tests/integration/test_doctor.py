@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
@@ -25,7 +26,9 @@ from events.connection import Access
 from events.messages import AgentAboutReply, LeaderReply, NodeRow, NodesReply
 from events.states import NodeState
 from events.subjects import Subjects
-from tests.support.controllers import config_for, controller
+from schedulers.node.config import AgentConfig
+from tests.support.agents import running
+from tests.support.controllers import Caller, config_for, controller
 from tests.support.leader import FakeLeader
 
 BRIEF = Patience(absent_s=0.2, query_s=1.0)
@@ -151,6 +154,37 @@ async def test_nodes_that_want_attention_and_clocks_that_are_apart(
     assert any(text.startswith("node n1 is 30.0 s behind") for text in clocks), clocks
     assert any(text.endswith("not answered: n5") for text in clocks), clocks
     assert not any("n3 is" in text or "n4 is" in text for text in clocks)
+
+
+class Slow:
+    """A clock that is half a minute behind."""
+
+    @staticmethod
+    def now(tz: tzinfo) -> datetime:
+        return datetime.now(tz) - timedelta(seconds=30)
+
+
+async def test_a_real_agent_whose_clock_is_behind(
+    bus: SlotbusClient,
+    nc: Client,
+    nats_server: EmbeddedServer,
+    subjects: Subjects,
+    agent_config: AgentConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = config_for(nats_server.url, subjects, tmp_path / "c", scheduler="node")
+    async with controller(config) as leader, running(agent_config):
+        await leader.leading()
+        await Caller(nc, subjects).until_nodes(1)
+        (clocks,) = of(await findings(bus), "clocks")
+        assert (clocks.level, clocks.text.endswith("within 2 s")) == ("ok", True)
+        with monkeypatch.context() as patch:
+            patch.setattr("schedulers.node.orders.datetime", Slow)
+            (clocks,) = of(await findings(bus), "clocks")
+        assert clocks.level == "warning"
+        assert re.match(rf"node {agent_config.node_id} is (29|30)\.\d s behind this", clocks.text)
+        assert "NTP" in clocks.advice
 
 
 async def test_an_account_without_jetstream(tmp_path: Path) -> None:
