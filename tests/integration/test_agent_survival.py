@@ -12,7 +12,7 @@ import psutil
 import pytest
 from nats.aio.client import Client
 
-from events.messages import InventoryReply
+from events.messages import HeartbeatNodeReq, HeartbeatReply, InventoryReply
 from events.states import WorkerState
 from events.subjects import Subjects
 from schedulers.launcher import Assignment, LaunchAck, StopOrder, Unreachable
@@ -20,7 +20,9 @@ from schedulers.node.config import AgentConfig
 from schedulers.node.launcher import NatsLauncher
 from tests.support.agents import (
     EPOCH,
+    Answer,
     NodeLeader,
+    NodeMessage,
     order_start,
     process_running,
     rows_in,
@@ -211,3 +213,36 @@ async def test_workers_end_when_no_leader_renews_their_lease(
         assert (await node_leader.end_of("leased")).signal == 15
         rows = (await node.inventory()).workers
         assert [row.worker_id for row in rows if row.state is WorkerState.RUNNING] == ["free"]
+
+
+async def test_a_frozen_agent_keeps_no_worker_beyond_its_lease(
+    node: Node, node_leader: NodeLeader, agent_config: AgentConfig
+) -> None:
+    async with process_running(agent_config) as agent:
+        await node.registered(1)
+        await node.start("leased", "sleep", "60", stop_after_s=1.0)
+        await node.start("free", "sleep", "60")
+        agent.freeze()
+        await until_gone(Path(agent_config.state_dir), "leased")
+        agent.thaw()
+        end = await node_leader.end_of("leased")
+        assert (end.state, end.signal) == (WorkerState.LOST, 15)
+        assert end.reason == "no client renewed its lease for 1 s"
+        rows = (await node.inventory()).workers
+        assert [row.worker_id for row in rows if row.state is WorkerState.RUNNING] == ["free"]
+
+
+async def test_only_answers_of_the_highest_epoch_renew_a_lease(
+    node: Node, node_leader: NodeLeader, agent_config: AgentConfig
+) -> None:
+    def of_the_past(message: NodeMessage) -> Answer:
+        if isinstance(message, HeartbeatNodeReq):
+            return HeartbeatReply(epoch=EPOCH - 1)
+        return node_leader.default(message)
+
+    async with running(agent_config):
+        await node.start("leased", "sleep", "60", stop_after_s=1.0)
+        node_leader.policy = of_the_past
+        beats = len(node_leader.beats)
+        await until_gone(Path(agent_config.state_dir), "leased")
+        assert len(node_leader.beats) > beats  # it spoke, and was answered, all the time
