@@ -15,7 +15,7 @@ from msgspec import Struct
 from tests.simulation.story import Action, Setup, Story
 
 LENGTHS_S: Final = [30.0, 60.0, 120.0]
-CHAOS: Final = [0.0, 0.3, 1.0, 2.5]
+CHAOS: Final = [0.0, 0.3, 1.0, 1.0, 2.5, 2.5]
 """How much goes wrong, from nothing to nearly everything."""
 
 OFTEN: Final = [0.0, 0.0, 1.0, 1.0, 5.0]

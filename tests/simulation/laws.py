@@ -86,6 +86,8 @@ class Laws:
         self.taken: set[str] = set()
         self.outcomes: dict[str, CommandDone] = {}
         self.doubts = Doubts()
+        self.unwatched: set[str] = set()
+        """Nodes whose supervisor was frozen or killed in this story."""
         self.machines: Iterable[Machine] = ()
         self.exits: dict[str, int] = {}
         """Codes of workers that ended by themselves, where a supervisor could take them."""
@@ -320,7 +322,24 @@ class Laws:
             sure = other.worker_id not in self.doubts.workers
             if sure and other.job_id == process.job_id and other.run_id != process.run_id:
                 self._check_two_runs(other_machine, other, process)
+        self._check_replaced(process)
         self.check()
+
+    def _check_replaced(self, process: Running) -> None:
+        """A run that follows another by itself begins when that one is provably gone, wherever
+        it was, and whether or not its node answers."""
+        job = self.ledger.jobs.get(process.job_id)
+        begun = [run for run in job.runs if run.run_id == process.run_id] if job else []
+        before = begun[0].restart_of if begun else None
+        for machine, other in self.processes() if before is not None else ():
+            # A process that KILL can't end, and one that nobody watches over, are not promised.
+            watched = machine.node_id not in self.unwatched and not other.program.stuck_s
+            sure = watched and other.worker_id not in self.doubts.workers
+            if sure and (other.job_id, other.run_id) == (process.job_id, before):
+                self.say(
+                    f"{process.worker_id} replaces run {before} of job {process.job_id}, whose "
+                    f"worker {other.worker_id} lives on {machine.node_id}"
+                )
 
     def _check_two_runs(self, machine: Machine, other: Running, process: Running) -> None:
         worker = self.ledger.workers.get(other.worker_id)

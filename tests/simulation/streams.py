@@ -59,7 +59,7 @@ class Stream:
 
     @property
     def first_seq(self) -> int:
-        return next(iter(self.messages), self.last_seq + 1)
+        return next(iter(self.messages), self.last_seq + 1 if self.last_seq else 0)
 
     @property
     def size(self) -> int:
@@ -75,16 +75,17 @@ class Stream:
         return any(wanted.startswith(beginning[: len(wanted)]) for wanted in self.subjects)
 
     def take(self, subject: str, data: bytes, headers: dict[str, str], now: float) -> Taken:
-        """Stores a message, or says why not; first of all it looks for duplicates."""
+        """Stores a message, or says why not; first of all it looks at what is expected, so
+        that a repeated message is refused rather than known again."""
         self.expire(now)
+        wrong = self._wrong(subject, headers)
+        if wrong is not None:
+            return wrong
         msg_id = headers.get(MSG_ID)
         if msg_id is not None:
             known = self._ids.get(msg_id)
             if known is not None and now - known[1] <= self._window_s():
                 return Taken(known[0], duplicate=True)
-        wrong = self._wrong(subject, headers)
-        if wrong is not None:
-            return wrong
         self.last_seq += 1
         ttl = headers.get(TTL)
         until = now + int(ttl) if ttl is not None else FOREVER

@@ -53,12 +53,14 @@ def freeze(world: World, action: Action) -> None:
 def kill_supervisor(world: World, action: Action) -> None:
     agent = world.agents.get(action.who)
     if agent is not None:
+        world.laws.unwatched.add(action.who)
         agent.host.kill()
 
 
 def freeze_supervisor(world: World, action: Action) -> None:
     agent = world.agents.get(action.who)
     if agent is not None and agent.host.proc is not None:
+        world.laws.unwatched.add(action.who)
         proc = agent.host.proc
         proc.freeze()
         world.later(action.s, proc.thaw)
