@@ -25,6 +25,7 @@ from schedulers.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
     KubeApi,
+    Listed,
     pod_of,
 )
 from schedulers.kubernetes.config import KubernetesConfig, Owner
@@ -91,6 +92,7 @@ class KubernetesLauncher:
         self._tasks: list[asyncio.Task[None]] = []
         self._listed_once = False
         self._launching: set[str] = set()
+        self._said = ""
         self.view = PodView(config.cluster, self._tell)
         self.programs = Programs(config, self.api, self.view.runs)
         self.maker = PodMaker(
@@ -270,8 +272,22 @@ class KubernetesLauncher:
         self._seq += 1
         seq = self._seq
         try:
+            found = await self._all_pods(timeout_s)
+        except Unreachable as error:
+            if error.message != self._said:  # it is asked for again, and again
+                self._said = error.message
+                _log.warning("the pods can't be listed, trying again", cause=error.message)
+            raise
+        self._said = ""
+        self._on_list(self.watch.readable(found.items), begun, tell=False)
+        self.watch.go_on_from(found.version)
+        self._begin()
+        return self._inventory(seq)
+
+    async def _all_pods(self, timeout_s: float) -> Listed:
+        try:
             async with asyncio.timeout(timeout_s):
-                found = await (await self.api()).list(PODS, self._selector)
+                return await (await self.api()).list(PODS, self._selector)
         except TimeoutError as error:
             raise Unreachable(self._slow()) from error
         except ApiUnreachable as error:
@@ -279,10 +295,6 @@ class KubernetesLauncher:
         except ApiRefused as refused:
             kind = Unreachable if refused.passes else Internal
             raise kind(f"the pods can't be listed: {refused.message}") from refused
-        self._on_list(self.watch.readable(found.items), begun, tell=False)
-        self.watch.go_on_from(found.version)
-        self._begin()
-        return self._inventory(seq)
 
     async def reports(self) -> AsyncIterator[Report]:
         """Ends of workers, those that nobody can vouch for, and whole lists; until ``close``."""

@@ -74,6 +74,7 @@ class Programs:
         self._dropping: dict[Name, asyncio.Event] = {}
         self._suspects: dict[Name, str] = {}
         self._wake = asyncio.Event()
+        self._said = ""
 
     def _name(self, job_id: str, run_id: int) -> Name:
         return Name(program_name(self._config.cluster, job_id, run_id))
@@ -124,8 +125,11 @@ class Programs:
                     # What is suspected is looked at once more, and then removed.
                     look_at = loop.time() + (FIRST_LOOK_S if self._suspects else NEXT_LOOK_S)
                 backoff.reset()
+                self._said = ""
             except (ApiRefused, ApiUnreachable) as error:
-                _log.warning("programs can't be removed, trying again", cause=str(error))
+                if str(error) != self._said:
+                    self._said = str(error)
+                    _log.warning("programs can't be removed, trying again", cause=self._said)
                 if isinstance(error, ApiRefused) and not error.passes:
                     look_at = loop.time() + NEXT_LOOK_S
                 await asyncio.sleep(backoff.next())

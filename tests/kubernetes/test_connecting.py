@@ -7,14 +7,19 @@ from pathlib import Path
 
 import kubernetes_asyncio.client
 import pytest
+import structlog
 
 from events.errors import Invalid
+from schedulers import leading
 from schedulers.kubernetes.client import ApiRefused
 from schedulers.kubernetes.connecting import connect, own_namespace
 from schedulers.kubernetes.identity import workers
+from schedulers.kubernetes.scheduler import KubernetesScheduler
+from schedulers.launcher import Unreachable
 from tests.support.kube.apiserver import KubeServer, make_service_account, make_token
-from tests.support.kube.clients import CLUSTER, config_of
+from tests.support.kube.clients import CLUSTER, client_of, config_of
 from tests.support.kube.faultproxy import FaultProxy
+from tests.support.kube.program import free_port
 from tests.support.kube.rest import JsonObject, Rest
 
 KUBECONFIG = """\
@@ -112,3 +117,25 @@ def test_outside_of_a_cluster_the_kubeconfig_says_which_namespace(
     assert own_namespace({"KUBECONFIG": str(file)}, tmp_path) == namespace
     inside = {"KUBECONFIG": str(file), "POD_NAMESPACE": "here"}
     assert own_namespace(inside, tmp_path) == "here"
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [("nobody's", "Unauthorized"), (None, "the API server can't be reached: ")],
+    ids=["a token of nobody", "a port where nobody listens"],
+)
+async def test_a_way_that_leads_nowhere_is_told_at_once_and_once(
+    token: str | None, words: str, kube_server: KubeServer, kube_namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(leading, "LOCAL_WAIT_S", 2.0)
+    url = None if token else f"https://127.0.0.1:{free_port()}"
+    client = client_of(kube_server, token, url)
+    scheduler = KubernetesScheduler(config_of(kube_namespace), client=client)
+    with structlog.testing.capture_logs() as logs, pytest.raises(Unreachable, match=words):
+        await scheduler.start()
+    told = [line["cause"] for line in logs if line["event"].startswith("the pods can't be listed")]
+    assert len(told) == len(set(told)) >= 1
+    assert words in told[0]
+    await scheduler.close()
+    await client.close()
