@@ -104,8 +104,16 @@ def _node(row: NodeRow) -> Finding | None:
             what=what,
             level="warning",
             text=f"expired, heard {age}; {row.scheduled_slots} slots are still held there",
-            advice="look whether its machine and its agent run, and reach NATS",
+            advice="look whether its machine and its agent run, and reach NATS"
+            + (
+                f"; if it is gone for good: `slotbus node confirm-dead {row.node_id}`"
+                if row.scheduled_slots
+                else ""
+            ),
         )
+    if row.state is NodeState.DRAINING:
+        text = f"draining, {row.scheduled_slots} slots are still held there"
+        return Finding(what=what, level="note", text=text)
     if row.state is not NodeState.READY:
         advice = f"`slotbus uncordon {row.node_id}`, when it may have work again"
         return Finding(what=what, level="note", text=str(row.state), advice=advice)

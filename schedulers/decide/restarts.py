@@ -17,7 +17,7 @@ from msgspec import Struct
 from events.entities import Run, Worker
 from events.facts import RunCreated, RunEnded, RunStopping, RunWaiting
 from events.folding import definition_size
-from events.ids import DEFAULT_GRACE_S
+from events.ids import DEFAULT_GRACE_S, MAX_INT
 from events.messages import StartPipelineReq
 from events.policies import PLAIN, Policy, chance_of, drain_default
 from events.states import RunState, WorkerState
@@ -109,8 +109,9 @@ def follow(draft: Draft, run: Run) -> None:
     program, env_vars, tries = run.program, run.env_vars, run.next_tries
     state = RunState.FAILED if run.rollback else RunState.STOPPED
     draft.emit(RunEnded(job_id=run.job_id, run_id=run.run_id, state=state, reason=run.reason))
-    ledger = draft.ledger
-    run_id = ledger.state.highest_run[run.job_id] + 1
+    run_id = draft.ledger.state.highest_run[run.job_id] + 1
+    if run_id > MAX_INT:
+        return  # as a start would be refused
     draft.emit(
         RunCreated(
             job_id=run.job_id,

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from events.facts import RunCreated, RunEnded, RunStopping, RunWaiting, WorkerEnded
+from events.ids import MAX_INT
 from events.messages import JobReply, QueryJob
 from events.policies import Policy, Restarting, RestartOptions, chance_of, gone_at
 from events.states import RunState, WorkerState
@@ -505,3 +506,12 @@ def test_what_a_start_leaves_open_is_as_configured_and_stands_in_the_fact() -> N
         on_lost="restart", on_drain="stop", restart=Restarting(first_s=3, limit=4)
     )
     assert fact(Story().nodes(n=1).tell(start()), RunCreated).policy == Policy()
+
+
+def test_a_job_that_has_used_up_all_run_ids_is_not_restarted() -> None:
+    story = Story().nodes(n1=1)
+    (worker,) = story.running("j", 1, on_failure="restart", run_id=MAX_INT)
+    draft = story.tell(ended(worker, exit_code=1, run_id=MAX_INT))
+    assert fact(draft, RunEnded).state is RunState.FAILED
+    assert not facts(draft, RunCreated)
+    story.check()
