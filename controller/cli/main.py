@@ -19,7 +19,6 @@ from controller.cli import (
     pods,
     programs,
     queries,
-    record,
     rebuilding,
     record,
     reporting,

@@ -151,7 +151,7 @@ def audit(
 
     def work(history: History) -> int:
         found = first_violation(history)
-        print_audit(found, len(history.records), output)
+        print_audit(found, history, output)
         return DONE if found is None else REFUSED
 
     _look(_Source(files, archive, nats, output), work)

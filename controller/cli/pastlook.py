@@ -23,6 +23,7 @@ from controller.cli.output import (
     write_body,
 )
 from controller.cli.running import as_usage
+from controller.past.history import History
 from controller.past.views import Difference, View
 from controller.past.why import Broken, Told, Why
 from events.errors import Invalid
@@ -93,6 +94,11 @@ def print_why(found: Why, output: Output) -> None:
             f"{local_time(decided.at)}, because of: {decided.cause}"
         )
     )
+    if found.refused:
+        write(clean(f"  refused: {found.refused}"))
+    if found.candidates:
+        free = ", ".join(f"{node} {slots}" for node, slots in found.candidates.items())
+        write(clean(f"  free slots then: {free}"))
     for node, slots in found.taken.items():
         write(clean(f"  taken: {node}, {slots} slots"))
     _passed_over(found.passed_over)
@@ -124,12 +130,14 @@ def print_story(told: Sequence[Numbered], output: Output) -> None:
     write("\n".join(clean(line) for line in tell_story(told, None).splitlines()))
 
 
-def print_audit(found: Broken | None, records: int, output: Output) -> None:
+def print_audit(found: Broken | None, history: History, output: Output) -> None:
+    records, after = len(history.records), history.after
     if output is Output.JSON:
         write_body(msgspec.json.encode({"records": records, "violation": found}))
         return
     if found is None:
-        write(f"{records} records keep all six laws")
+        begun = f", of a log that begins after record {after}," if after else ""
+        write(f"{records} records{begun} keep all six laws")
         return
     write(clean(f"law {found.law} is broken at record {found.position}: {found.sentence}"))
     _part("story", found.story)

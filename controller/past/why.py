@@ -13,7 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from controller.past.history import History
+from controller.past.views import view
 from events.audit import Auditor, Violation
+from events.auditing import audit_from
+from events.codec import error_from_body
 from events.errors import Invalid
 from events.facts import (
     CommandDone,
@@ -26,12 +29,16 @@ from events.facts import (
     RunWaiting,
     WorkerAssigned,
 )
+from events.ledger import Ledger
+from events.states import NodeState
 from events.stories import Numbered, tell_fact
 
 Kind: TypeAlias = Literal["worker", "job", "node", "command"]
 KINDS: Final[tuple[Kind, ...]] = ("worker", "job", "node", "command")
 BEFORE: Final = 3
 """Records told from before a decision."""
+
+CANDIDATES: Final = 20
 
 
 class Told(Struct, frozen=True, kw_only=True):
@@ -44,15 +51,19 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class Why(Struct, frozen=True, kw_only=True):
-    """``decided``: the record in which the thing came to be; ``taken``: the nodes of that
-    decision, with their slots; ``passed_over``: every other one, by reason. ``before``: what
-    last happened to these nodes and this job until then; ``after``: all that followed."""
+    """``decided``: the record in which the thing came to be; ``candidates``: the nodes that had
+    room then, with their free slots, the first few; ``taken``: the nodes of that decision, with
+    their slots; ``passed_over``: every other one, by reason; ``refused``: why there was no start,
+    "" where there was one. ``before``: what last happened to these nodes and this job until then;
+    ``after``: all that followed."""
 
     kind: Kind
     id: str
     decided: Told
+    candidates: dict[str, int]
     taken: dict[str, int]
     passed_over: list[PassedOver]
+    refused: str
     before: list[Told]
     after: list[Told]
 
@@ -73,16 +84,15 @@ def why(history: History, thing: str) -> Why:
     for kind in KINDS:
         found = _decision(everything, kind, thing)
         if found is not None:
-            return _explain(everything, kind, thing, found)
-    raise Invalid(f"nothing in this log is called {thing}: give a worker, job, node or command")
+            return _explain(history, kind, thing, found)
+    text = f"nothing in this log is called {thing}: give a worker, job, node or command"
+    raise Invalid(text, path="ID")
 
 
 def first_violation(history: History, *, overdue: bool = False) -> Broken | None:
-    """Reads the whole log against the laws. ``overdue``: outcomes that were due by its last
-    record are missing. Raises Invalid for a part of a log."""
-    if history.after:
-        raise Invalid(f"this log begins after record {history.after}: the laws need all of it")
-    auditor = Auditor()
+    """Reads the log against the laws; of one that begins later, with the ledger of then.
+    ``overdue``: outcomes that were due by its last record are missing."""
+    auditor = audit_from(Ledger.restore(history.base)) if history.after else Auditor()
     for each in history.all():
         broken = auditor.observe(each.position, each.record)
         if broken:
@@ -138,8 +148,8 @@ def _begins(fact: object, kind: Kind, thing: str) -> bool:
             return isinstance(fact, CommandTaken) and fact.command_id == thing
 
 
-def _explain(everything: list[Numbered], kind: Kind, thing: str, decided: Numbered) -> Why:
-    record = decided.record
+def _explain(history: History, kind: Kind, thing: str, decided: Numbered) -> Why:
+    record, everything = decided.record, history.all()
     names = {thing} | _same_matter(everything, kind, thing)
     taken: dict[str, int] = {}
     for fact in record.events:
@@ -166,11 +176,32 @@ def _explain(everything: list[Numbered], kind: Kind, thing: str, decided: Number
         kind=kind,
         id=thing,
         decided=_whole(decided),
+        candidates=_candidates(history, decided),
         taken=taken,
         passed_over=passed_over,
+        refused=next(filter(None, map(_refusal, record.events)), ""),
         before=before[-BEFORE:],
         after=after,
     )
+
+
+def _candidates(history: History, decided: Numbered) -> dict[str, int]:
+    """Where a start could have gone, as the leader saw it."""
+    starts = any(isinstance(f, CommandTaken) and f.kind == "start" for f in decided.record.events)
+    if not starts and not any(isinstance(f, RunPlaced) for f in decided.record.events):
+        return {}
+    nodes = view(history.ledger_at(decided.position - 1)).nodes
+    room = [node for node in nodes if node.state is NodeState.READY and node.free_slots > 0]
+    room.sort(key=lambda node: (-node.free_slots, node.node_id))
+    return {node.node_id: node.free_slots for node in room[:CANDIDATES]}
+
+
+def _refusal(fact: object) -> str:
+    """What a command was answered that was not done; "" for everything else."""
+    if not isinstance(fact, CommandDone) or fact.ok:
+        return ""
+    error = error_from_body(msgspec.json.encode(fact.reply))
+    return "" if error is None else f"{error.code}: {error.message}"
 
 
 def _same_matter(everything: Iterable[Numbered], kind: Kind, thing: str) -> set[str]:

@@ -88,6 +88,8 @@ def test_why_a_worker_is_where_it_is(cluster: Cluster, history: History) -> None
     assert found.kind == "worker"
     assert found.decided.cause.startswith("start ")
     assert found.taken == {"n1": 4, "n2": 2}
+    assert found.candidates == {"n1": 4, "n2": 4, "n3": 4}
+    assert found.refused == ""
     assert [over.nodes for over in found.passed_over] == [["n3"]]
     assert any("node_registered n1" in fact for told in found.before for fact in told.facts)
     assert [told.cause.split()[0] for told in found.after] == ["launch", "timer"]
@@ -96,6 +98,8 @@ def test_why_a_worker_is_where_it_is(cluster: Cluster, history: History) -> None
 def test_why_a_command_was_refused_and_a_job_never_ran(history: History) -> None:
     def check(found: Why) -> None:
         assert found.taken == {}
+        assert found.refused.startswith("not_enough_slots: ")
+        assert found.candidates == {"n2": 2}
         reasons = [over.reason for over in found.passed_over]
         assert "cordoned" in reasons, reasons
         assert any("command_done" in fact for fact in found.decided.facts)
@@ -173,8 +177,12 @@ def test_an_export_is_read_again_whole_or_in_part(history: History, tmp_path: Pa
     assert read.ledger_at(5).snapshot() == history.ledger_at(5).snapshot()
     with pytest.raises(Invalid, match="there are records 6 to 9, and no 4"):
         read.ledger_at(4)
-    with pytest.raises(Invalid, match="begins after record 5"):
-        first_violation(read)
+    assert first_violation(read) is None
+    ghost = f.WorkerEnded(worker_id="ghost", state=WorkerState.FAILED)
+    wrong = replace(read.records[-1], events=[ghost])
+    broken = first_violation(replace(read, records=[*read.records, wrong]))
+    assert broken is not None
+    assert (broken.law, broken.position) == (5, 10)
     timed = list(export_lines(history, DAWN + timedelta(seconds=20), None))
     assert len(timed) == 2  # a snapshot, and the expiry
 
