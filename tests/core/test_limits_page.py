@@ -14,6 +14,7 @@ from controller.config import LOG_MAX_BYTES
 from controller.nodetraffic import HELD_MOST
 from controller.outbox import QUEUE_LIMIT as ANSWERS
 from controller.services import MAX_OPEN
+from controller.tap import MAX_TAPS
 from events import ids
 from schedulers.decide import Rules
 from schedulers.decide.paging import PAGE_BYTES
@@ -37,6 +38,8 @@ LIMITS: dict[str, int] = {
     "nodes whose registration or heartbeat waits for room there": HELD_MOST,
     "commands and queries without an answer yet": MAX_OPEN,
     "answers that wait to be sent": ANSWERS,
+    "recorders from outside at the same time (`slotbus record`)": MAX_TAPS,
+    "lines that wait to be recorded": usual_recording.BUFFER_BYTES,
     "orders under way on an agent": MAX_ORDERS,
     "commands that are remembered": RULES.remembered_commands,
     "ended jobs that are remembered": RULES.remembered_jobs,
