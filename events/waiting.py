@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from events.client import SlotbusClient
-from events.errors import CommandTimeout, SlotbusError
+from events.errors import CommandTimeout, SlotbusError, UnknownJob
 from events.messages import JobReply
 from events.states import RUN_ENDED, RunState
 
@@ -59,6 +59,19 @@ def reached(goal: Goal, run: JobReply) -> bool:
     return False
 
 
+async def _last_of(bus: SlotbusClient, run: JobReply) -> JobReply:
+    """The last of the runs that followed this one by themselves, or this one."""
+    while run.state in RUN_ENDED and run.highest_run > run.run_id:
+        try:
+            after = await bus.job(run.job_id, run_id=run.run_id + 1)
+        except UnknownJob:
+            break  # it was none of these, or is forgotten
+        if after.restart_of != run.run_id:
+            break
+        run = after
+    return run
+
+
 async def wait_for(
     bus: SlotbusClient,
     job_id: str,
@@ -67,7 +80,8 @@ async def wait_for(
     run_id: int | None = None,
     timeout_s: float | None = None,
 ) -> JobReply:
-    """Waits until the run, the newest at the call unless said otherwise, reaches the goal.
+    """Waits until the run reaches the goal: the one asked for, or the newest at the call and
+    those that follow it by themselves (restarts, moves).
 
     Raises GoalMissed, UnknownJob, CommandTimeout after ``timeout_s`` seconds (None: never),
     and what queries raise.
@@ -81,7 +95,11 @@ async def wait_for(
     listening = await bus.nc.subscribe(bus.subjects.event_job(job_id), cb=on_event)
     try:
         async with asyncio.timeout(timeout_s):
-            while not reached(goal, run):
+            while True:
+                if run_id is None:
+                    run = await _last_of(bus, run)
+                if reached(goal, run):
+                    break
                 news.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):

@@ -25,6 +25,7 @@ from events.messages import (
     WorkerRow,
     WorkersReply,
 )
+from events.policies import RestartOptions
 from events.states import NodeState, RunState, WorkerState
 from events.subjects import Subjects
 from events.waiting import Goal, GoalMissed, wait_for
@@ -167,6 +168,43 @@ async def test_a_run_that_is_replaced_while_it_is_waited_for(bus: SlotbusClient)
         await again(bus)
         with pytest.raises(GoalMissed, match="run 1 of j is stopped"):
             await waiting
+
+
+async def test_waiting_goes_on_with_the_runs_that_follow_by_themselves(
+    bus: SlotbusClient, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    second_time = SchedulerConfig(
+        command=["sh", "-c", f"sleep 0.2; test -e {seen} && exit 0; touch {seen}; exit 3"]
+    )
+    await bus.start(
+        job_id="j",
+        slots=1,
+        on_failure="restart",
+        restart=RestartOptions(first_s=0.1),
+        scheduler_config=second_time,
+    )
+    last = await wait_for(bus, "j", Goal.FINISHED, timeout_s=20)
+    assert (last.run_id, last.state, last.restart_of) == (2, RunState.FINISHED, 1)
+    with pytest.raises(GoalMissed, match="run 1 of j is failed"):
+        await wait_for(bus, "j", Goal.FINISHED, run_id=1, timeout_s=20)
+
+
+async def test_a_restart_by_hand_keeps_the_policy(bus: SlotbusClient) -> None:
+    how = RestartOptions(first_s=0.1, limit=3)
+    await bus.start(
+        job_id="j",
+        slots=1,
+        on_failure="restart",
+        on_drain="stop",
+        restart=how,
+        priority=4,
+        scheduler_config=SLEEP,
+    )
+    before = await bus.job("j")
+    await again(bus)
+    after = await bus.job("j")
+    assert (after.policy, after.priority) == (before.policy, 4)
 
 
 async def test_waiting_has_an_end(bus: SlotbusClient) -> None:
