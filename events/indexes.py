@@ -219,11 +219,13 @@ class Indexes:
 
     def _line_up(self, run: Run) -> None:
         self.waiting.join(run)
-        self._set_alarms(run)
+        if run.not_after is not None or run.not_before is not None:
+            self._set_alarms(run)
 
     def _leave_line(self, run: Run) -> None:
         self.waiting.leave(run)
-        self._drop_alarms(run)
+        if run.not_after is not None or run.not_before is not None:
+            self._drop_alarms(run)
 
     def _set_alarms(self, run: Run) -> None:
         for time in (run.not_after, run.not_before):

@@ -27,24 +27,21 @@ class Line:
     """A collection of places, in their order."""
 
     def __init__(self) -> None:
-        self._joined: dict[Place, None] = {}
+        self._joined: dict[tuple[str, int], Run] = {}
         self._standing: SortedList[Place] = SortedList()
 
     def join(self, run: Run) -> None:
-        self._joined[place_of(run)] = None
+        self._joined[run.job_id, run.run_id] = run
 
     def leave(self, run: Run) -> None:
-        """Raises KeyError or ValueError for a run that is not in it."""
-        place = place_of(run)
-        if place in self._joined:
-            del self._joined[place]
-        else:
-            self._standing.remove(place)
+        """Raises ValueError for a run that is not in it."""
+        if self._joined.pop((run.job_id, run.run_id), None) is None:
+            self._standing.remove(place_of(run))
 
     def __len__(self) -> int:
         return len(self._joined) + len(self._standing)
 
     def __iter__(self) -> Iterator[Place]:
-        self._standing.update(self._joined)
+        self._standing.update(map(place_of, self._joined.values()))
         self._joined.clear()
         return iter(self._standing)
