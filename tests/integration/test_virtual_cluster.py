@@ -201,3 +201,41 @@ def test_what_never_happens_is_said_instead_of_waited_for(
     finally:
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
+
+
+def test_a_lease_ends_the_worker_and_then_its_run_begins_elsewhere(made: Cluster) -> None:
+    async def story() -> None:
+        how = {"on_lost": "restart", "scheduler_config": {"stop_after_s": 60}}
+        (worker,) = (await made.start("j", 1, **how)).workers
+        await made.partition(worker.node_id)
+        await made.advance(55)
+        assert made.processes(worker.node_id) == [worker.worker_id]
+        await made.advance(15)
+        assert made.processes() == [], "its own machine has ended it by then"
+        await made.advance(25)
+        (successor,) = made.processes()
+        assert successor != worker.worker_id
+        await made.heal(worker.node_id)
+        await made.advance(10)
+        assert made.processes() == [successor]
+        assert made.ledger.jobs["j"].current.restart_of == 1
+
+    made.run(story())
+
+
+def test_a_node_is_drained_and_another_is_dead(made: Cluster) -> None:
+    async def story() -> None:
+        (worker,) = (await made.start("j", 1, on_drain="move", on_lost="restart")).workers
+        reply = await made.drain(worker.node_id)
+        assert reply.complete
+        assert [(run.job_id, run.to_run) for run in reply.moved] == [("j", 2)]
+        (moved,) = made.workers("j")
+        assert moved.node_id != worker.node_id
+        await made.kill(moved.node_id)
+        await made.advance(40)
+        assert (await made.confirm_dead(moved.node_id)).workers == [moved.worker_id]
+        await made.advance(5)
+        (last,) = made.workers("j")
+        assert last.node_id not in (worker.node_id, moved.node_id)
+
+    made.run(story())
