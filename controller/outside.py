@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+import nats.errors
 import structlog
 from nats.aio.msg import Msg
 
@@ -87,7 +88,7 @@ class Outside:
             await self._go_on(stop)
         finally:
             await self._let_go()
-            with contextlib.suppress(Exception):  # the connection may be gone
+            with contextlib.suppress(nats.errors.Error, OSError):  # the connection may be gone
                 await listening.unsubscribe()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
