@@ -12,11 +12,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from events.entities import Run, Worker
 from events.facts import RunCreated, RunEnded, RunStopping, RunWaiting
-from events.folding import definition_size
 from events.ids import DEFAULT_GRACE_S, MAX_INT
 from events.messages import StartPipelineReq
 from events.policies import PLAIN, Policy, chance_of, drain_default
@@ -24,9 +24,8 @@ from events.states import RunState, WorkerState
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.orders import stop_worker
 
-OTHER_BYTES: Final = 140_000
-"""Of the facts on a run that follows, beside its program and environment: what its
-scheduler_config may have in labels and pod options, and some."""
+OTHER_BYTES: Final = 5_000
+"""Of the facts beside the one that creates a run: the end of the old one, and why it waits."""
 
 
 class Next(Struct, frozen=True):
@@ -103,42 +102,45 @@ def after_failure(draft: Draft, run: Run, reason: str) -> Next:
 def follow(draft: Draft, run: Run) -> None:
     """Ends a run that was stopped for another one, and creates that: all its workers are
     gone. Left to the next decision where this one's record has no room for it."""
-    if not draft.has_room(definition_size(run) + OTHER_BYTES):
+    created = _created(draft, run)
+    if not draft.has_room(len(msgspec.json.encode(created)) + OTHER_BYTES):
         draft.leave(run.job_id)
         return
-    program, env_vars, tries = run.program, run.env_vars, run.next_tries
     state = RunState.FAILED if run.rollback else RunState.STOPPED
     draft.emit(RunEnded(job_id=run.job_id, run_id=run.run_id, state=state, reason=run.reason))
-    run_id = draft.ledger.state.highest_run[run.job_id] + 1
-    if run_id > MAX_INT:
+    if created.run_id > MAX_INT:
         return  # as a start would be refused
-    draft.emit(
-        RunCreated(
-            job_id=run.job_id,
-            run_id=run_id,
-            command_id="",
-            slots=run.slots,
-            name=run.name,
-            hash=run.hash,
-            deadline=draft.after(draft.rules.start_timeout_s),
-            program=program,
-            wasm_path=run.wasm_path,
-            env_vars=env_vars,
-            scheduler_config=run.scheduler_config,
-            priority=run.priority,
-            policy=run.policy,
-            restart_of=run.run_id,
-            tries=tries,
-        )
-    )
-    if tries:
-        pause_s = run.policy.restart.backoff_s(tries, chance_of(draft.token, run.job_id))
+    draft.emit(created)
+    if created.tries:
+        how = created.policy.restart
+        pause_s = how.backoff_s(created.tries, chance_of(draft.token, run.job_id))
         draft.emit(
             RunWaiting(
                 job_id=run.job_id,
-                run_id=run_id,
+                run_id=created.run_id,
                 missing=0,
-                reason=f"restart {tries} in a row, after {pause_s:.1f} s: {run.reason}",
+                reason=f"restart {created.tries} in a row, after {pause_s:.1f} s: {run.reason}",
                 not_before=draft.after(pause_s),
             )
         )
+
+
+def _created(draft: Draft, run: Run) -> RunCreated:
+    """The run that follows: all of it as before."""
+    return RunCreated(
+        job_id=run.job_id,
+        run_id=draft.ledger.state.highest_run[run.job_id] + 1,
+        command_id="",
+        slots=run.slots,
+        name=run.name,
+        hash=run.hash,
+        deadline=draft.after(draft.rules.start_timeout_s),
+        program=run.program,
+        wasm_path=run.wasm_path,
+        env_vars=run.env_vars,
+        scheduler_config=run.scheduler_config,
+        priority=run.priority,
+        policy=run.policy,
+        restart_of=run.run_id,
+        tries=run.next_tries,
+    )

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from controller.cli.main import app
+from controller.demo.story import tell
 from events.facts import Record, WorkerEnded
 from events.log import encode_record
 from events.states import WorkerState
@@ -101,3 +102,19 @@ def test_files_that_can_not_be_read_are_errors_of_one_line(tmp_path: Path) -> No
         result = run("audit", tmp_path / name, code=1)
         assert result.output.startswith("error ")
         assert len(result.output.splitlines()) == 1
+
+
+def test_why_and_story_tell_of_restarts_moves_and_dead_nodes() -> None:
+    told = run("why", "again", LOG).output
+    assert "its lease of 40 s is over: nobody has heard node n1 since" in told
+    assert "run_created again/3" in told.split("\ndecided\n")[1]
+    assert "restart 2 in a row, after" in told
+    moved = run("story", "mover", LOG).output
+    assert "run_stopping mover/1 reason='it moves off node" in moved
+    assert "restart_of=1" in moved
+    sentences = [text for record in read_file(LOG) if isinstance(record, Record)
+                 for text in tell(record.events)]  # fmt: skip
+    assert "again restarts: run 3 follows run 2" in sentences
+    assert "mover moves: run 2 follows run 1" in sentences
+    assert "large run 1 waits: 3 slots are missing" in sentences
+    assert any(text.endswith(" is dead, says a person (c-107)") for text in sentences)

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from events.facts import RunCreated, RunEnded, RunStopping, RunWaiting, WorkerEnded
-from events.ids import MAX_INT
+from events.ids import MAX_INT, MAX_RECORD_BYTES
+from events.log import encode_record
 from events.messages import JobReply, QueryJob
 from events.policies import Policy, Restarting, RestartOptions, chance_of, gone_at
 from events.states import RunState, WorkerState
@@ -514,4 +515,16 @@ def test_a_job_that_has_used_up_all_run_ids_is_not_restarted() -> None:
     draft = story.tell(ended(worker, exit_code=1, run_id=MAX_INT))
     assert fact(draft, RunEnded).state is RunState.FAILED
     assert not facts(draft, RunCreated)
+    story.check()
+
+
+def test_what_json_makes_larger_still_fits_a_record() -> None:
+    story = Story().nodes(n1=6)
+    env_vars = {"A": "\x01" * 100_000}  # six bytes each, once they are written
+    for job_id in "abcdef":
+        story.running(job_id, 1, env_vars=env_vars, on_lost="restart", stop_after_s=1)
+    story.now += timedelta(seconds=60)
+    story.tell(tick())
+    assert all(len(encode_record(record)) <= MAX_RECORD_BYTES for record in story.records)
+    assert all(run_of(story, 2, job_id) is RunState.WAITING for job_id in "abcdef")
     story.check()
