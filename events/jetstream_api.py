@@ -284,10 +284,8 @@ class JetStreamApi:
         body = msgspec.json.encode({"stream_name": stream, "config": config})
         await self._ask(f"CONSUMER.CREATE.{stream}.{name}", body, deadline)
 
-    async def delete_reader(self, stream: str, name: str, reply: str) -> None:
-        """Says so without waiting for the answer, which goes to ``reply``. Raises
-        nats.errors.Error."""
-        await self.nc.publish(f"{self.prefix}.CONSUMER.DELETE.{stream}.{name}", reply=reply)
+    async def delete_reader(self, stream: str, name: str, deadline: Deadline) -> None:
+        await self._ask(f"CONSUMER.DELETE.{stream}.{name}", b"", deadline)
 
     async def _ask(self, what: str, body: bytes, deadline: Deadline) -> bytes:
         cause = ""

@@ -19,13 +19,14 @@ from nats.aio.msg import Msg
 
 from events.jetstream_api import GONE, NANOSECONDS, Deadline, JetStreamApi
 from events.jetstream_messages import stream_seq
-from events.log import LogUnsettled
+from events.log import LogError, LogUnsettled
 
 PULL_MESSAGES: Final = 5_000
 PULL_BYTES: Final = 8 * 1024 * 1024
 """Asked for at once: bounds what a reader holds in memory."""
 PULL_EXPIRES_S: Final = 2.0
 READER_LIFETIME_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 1.0
 
 
 class _Broken(Exception):
@@ -167,10 +168,10 @@ class _Reader:
         self._outstanding = PULL_MESSAGES
 
     async def close(self) -> None:
-        """Nobody waits for the answer: the consumer would end by itself, later."""
-        with contextlib.suppress(nats.errors.Error):
-            await self._api.delete_reader(self._stream, self._name, self._inbox.subject)
         await self._inbox.close()
+        if self._api.nc.is_connected:
+            with contextlib.suppress(LogError):  # it ends by itself later
+                await self._api.delete_reader(self._stream, self._name, Deadline(CLOSE_TIMEOUT_S))
 
 
 def _is_status(message: Msg) -> bool:
