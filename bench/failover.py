@@ -62,12 +62,6 @@ ELSEWHERE: Final = (
 """A controller whose lease says nothing of its process, as one on another machine."""
 
 
-class Ended(Struct, frozen=True):
-    """One end of a leader. ``gap_s``: from the last answer before it to the first after."""
-
-    gap_s: float
-
-
 class Told(Struct, kw_only=True):
     """What a round of ends came to. ``lost``: commands that were answered and that the log
     or the process table does not bear out; ``double``: starts that ran more than once."""
@@ -79,38 +73,48 @@ class Told(Struct, kw_only=True):
 
 
 async def rows() -> list[Row]:
-    return await measured(TIMES)
+    return [row for kind in KINDS for row in await measured(kind, TIMES)]
 
 
-async def measured(times: int) -> list[Row]:
-    """The rows of all kinds of ends, each so many times."""
-    found: list[Row] = []
-    for what, sign, apart, bound in (
-        ("planned hand-over (SIGTERM)", signal.SIGTERM, False, HAND_OVER_S),
-        ("SIGKILL, same machine", signal.SIGKILL, False, LEASE_S + MARGIN_S),
-        ("SIGKILL, as from another machine", signal.SIGKILL, True, LEASE_S + MARGIN_S),
-    ):
-        told = await _round(times, sign, apart)
-        found += [
-            Row(
-                what=f"{what}: time without service, median",
-                value=statistics.median(told.gaps),
-                unit="s",
-                rounds=times,
-            ),
-            Row(
-                what="the same, longest",
-                value=max(told.gaps),
-                unit="s",
-                floor_is=f"a lease of {LEASE_S} s",
-                floor=float(LEASE_S),
-                rounds=times,
-                goals=[Goal(bound, of="value")],
-            ),
-            _count(f"commands lost, of {told.commands}", told.lost, times),
-            _count("double starts", told.double, times),
-        ]
-    return found
+class Kind(Struct, frozen=True):
+    """A way for a leader to end. ``apart``: as from another machine; ``bound``: seconds."""
+
+    what: str
+    sign: signal.Signals
+    apart: bool
+    bound: float
+
+
+KINDS: Final = {
+    "handover": Kind("planned hand-over (SIGTERM)", signal.SIGTERM, False, HAND_OVER_S),
+    "kill": Kind("SIGKILL, same machine", signal.SIGKILL, False, LEASE_S + MARGIN_S),
+    "elsewhere": Kind("SIGKILL, as from another machine", signal.SIGKILL, True, LEASE_S + MARGIN_S),
+}
+
+
+async def measured(name: str, times: int) -> list[Row]:
+    """The rows of one kind of end, so many times."""
+    kind = KINDS[name]
+    told = await _round(times, kind.sign, kind.apart)
+    return [
+        Row(
+            what=f"{kind.what}: time without service, median",
+            value=statistics.median(told.gaps),
+            unit="s",
+            rounds=times,
+        ),
+        Row(
+            what="the same, longest",
+            value=max(told.gaps),
+            unit="s",
+            floor_is=f"a lease of {LEASE_S} s",
+            floor=float(LEASE_S),
+            rounds=times,
+            goals=[Goal(kind.bound, of="value")],
+        ),
+        _count(f"commands lost, of {told.commands}", told.lost, times),
+        _count("double starts", told.double, times),
+    ]
 
 
 def _count(what: str, value: int, times: int) -> Row:
@@ -330,12 +334,15 @@ async def _until_nodes(bus: SlotbusClient) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.failover", description=__doc__)
     parser.add_argument("--times", type=int, default=TIMES)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
+    options = parser.parse_args()
     failed = 0
-    for row in asyncio.run(measured(parser.parse_args().times)):
-        met = {None: "", True: "  met", False: "  MISSED"}[row.met]
-        goals = " and ".join(map(str, row.goals))
-        sys.stdout.write(f"{row.what}: {row.value:.4g} {row.unit}  {goals}{met}\n")
-        failed += row.met is False
+    for kind in options.kinds or KINDS:
+        for row in asyncio.run(measured(kind, options.times)):
+            met = {None: "", True: "  met", False: "  MISSED"}[row.met]
+            goals = " and ".join(map(str, row.goals))
+            sys.stdout.write(f"{row.what}: {row.value:.4g} {row.unit}  {goals}{met}\n")
+            failed += row.met is False
     return 1 if failed else 0
 
 
