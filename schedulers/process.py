@@ -96,6 +96,7 @@ class ProcessLauncher:
             self._connecting = None
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew(), name="supervisor lease")
+        await supervisor.renew()  # nobody may have done so for long
         return supervisor
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
