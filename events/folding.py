@@ -265,21 +265,24 @@ class Folding(Indexes):
         job.runs.append(run)
         self._line_up(run)
 
-    def _run_moved(self, fact: Any, target: RunState, happening: str, at: datetime) -> Run:
-        run = self.jobs[fact.job_id].run(fact.run_id)
-        state = step(RUN_TABLE, (run.job_id, run.run_id), run.state, happening, target)
+    def _run_named(self, fact: Any) -> Run:
+        return self.jobs[fact.job_id].run(fact.run_id)
+
+    def _run_moved(self, run: Run, target: RunState, happening: str, at: datetime) -> Run:
+        key = (run.job_id, run.run_id)
+        state = step(RUN_TABLE, key, run.state, happening, target)
         if run.state is RUN_WAITING:
             if state is not RUN_WAITING:
                 self._leave_line(run)
         elif run.state is RUN_STARTING:
-            del self.starting[run.job_id, run.run_id]
+            del self.starting[key]
         if state is RUN_STARTING:
-            self.starting[run.job_id, run.run_id] = None
+            self.starting[key] = None
         run.state, run.since = state, at
         return run
 
     def _run_waiting(self, fact: f.RunWaiting, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, RUN_WAITING, "run_waiting", at)
+        run = self._run_moved(self._run_named(fact), RUN_WAITING, "run_waiting", at)
         self._drop_alarms(run)
         run.missing, run.reason, run.not_before = fact.missing, fact.reason, fact.not_before
         self._set_alarms(run)
@@ -288,7 +291,7 @@ class Folding(Indexes):
         run = self.jobs[fact.job_id].run(fact.run_id)
         run.attempt = fact.attempt
         if run.state is RUN_WAITING:
-            self._run_moved(fact, RUN_STARTING, "run_placed", at)
+            self._run_moved(run, RUN_STARTING, "run_placed", at)
             run.missing, run.reason, run.not_before = 0, "", None
         run.deadline = fact.deadline or run.deadline
         command = self.pending.get(run.command_id)
@@ -296,10 +299,10 @@ class Folding(Indexes):
             command.deadline = fact.due
 
     def _run_running(self, fact: f.RunRunning, at: datetime, epoch: int) -> None:
-        self._run_moved(fact, RUN_RUNNING, "run_running", at)
+        self._run_moved(self._run_named(fact), RUN_RUNNING, "run_running", at)
 
     def _run_stopping(self, fact: f.RunStopping, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, RUN_STOPPING, "run_stopping", at)
+        run = self._run_moved(self._run_named(fact), RUN_STOPPING, "run_stopping", at)
         run.rollback, run.reason = fact.failed, fact.reason
         run.restart, run.next_tries = fact.restart, fact.tries
         if run.moves:
@@ -319,9 +322,10 @@ class Folding(Indexes):
             )
 
     def _run_ended(self, fact: f.RunEnded, at: datetime, epoch: int) -> None:
-        run = self._run_moved(fact, fact.state, "run_ended", at)
+        run = self._run_moved(self._run_named(fact), fact.state, "run_ended", at)
         run.not_before = None
-        self.moving.pop((run.job_id, run.run_id), None)
+        if self.moving:
+            self.moving.pop((run.job_id, run.run_id), None)
         run.reason = fact.reason or run.reason
         job = self.jobs[fact.job_id]
         if job.current is not run:
