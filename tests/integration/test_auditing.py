@@ -87,3 +87,19 @@ async def test_without_a_snapshot_of_what_was_purged_it_fails_and_may_be_run_aga
     await log.append(records, expected=START, timeout_s=1)
     with pytest.raises(LogPurged):
         await LiveAudit(log, Counter(), MemorySnapshots()).run()
+
+
+async def test_a_kept_snapshot_that_is_not_what_the_log_folds_to_is_told() -> None:
+    records, violations = a_life(jobs=12), Counter[int]()
+    log, store = MemoryLog(), MemorySnapshots()
+    await log.append(records, expected=START, timeout_s=1)
+    for position in (10, 20, 30):
+        ledger = Ledger()
+        fold(ledger, records[:position])
+        if position == 20:
+            ledger.state.highest_run["job-000001"] = 7
+        await store.keep(take(ledger))
+    audit = LiveAudit(log, violations, store)
+    async with background(audit.run()):
+        await until(lambda: audit.position == len(records))
+    assert violations == {4: 1}
