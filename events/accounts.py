@@ -45,8 +45,9 @@ class RunAccount(Struct, kw_only=True, gc=False):
 
 
 class Accounts:
-    """Takes fact after fact (``TAKES``). ``touched_nodes``: what facts were about since somebody
-    cleared it; ``touched_jobs``: those of which they may have put two runs side by side."""
+    """Takes fact after fact (``TAKES``). ``touched_nodes``: those whose slots facts were about
+    since somebody cleared it; ``touched_jobs``: those of which they may have put two runs side
+    by side. Both in the order of the facts."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -57,8 +58,8 @@ class Accounts:
         self.run_by_command: dict[str, tuple[str, int]] = {}
         self.followers: set[tuple[str, int]] = set()
         """Runs that began by themselves."""
-        self.touched_nodes: set[str] = set()
-        self.touched_jobs: set[str] = set()
+        self.touched_nodes: dict[str, None] = {}
+        self.touched_jobs: dict[str, None] = {}
         self._registered: dict[str, int] = {}
         self._expired: set[str] = set()
         self._held: dict[str, int] = {}
@@ -125,7 +126,7 @@ class Accounts:
 
     def _node_expired(self, fact: f.NodeExpired) -> None:
         self._expired.add(fact.node_id)
-        self.touched_nodes.add(fact.node_id)
+        self.touched_nodes[fact.node_id] = None
 
     def _node_returned(self, fact: f.NodeReturned) -> None:
         self._expired.discard(fact.node_id)
@@ -134,11 +135,12 @@ class Accounts:
     def _node_forgotten(self, fact: f.NodeForgotten) -> None:
         self._registered.pop(fact.node_id, None)
         self._expired.discard(fact.node_id)
-        self.touched_nodes.add(fact.node_id)
+        self.touched_nodes[fact.node_id] = None
 
     def _touch_node(self, node_id: str) -> None:
-        self.touched_nodes.add(node_id)
-        self.touched_jobs.update(w.job_id for w in self._by_node.get(node_id, {}).values())
+        self.touched_nodes[node_id] = None
+        for worker in self._by_node.get(node_id, {}).values():
+            self.touched_jobs[worker.job_id] = None
 
     def _run_created(self, fact: f.RunCreated) -> None:
         if fact.restart_of is not None:
@@ -184,8 +186,9 @@ class Accounts:
         run.alive += 1
         self._by_node.setdefault(node_id, {})[worker_id] = worker
         self._held[node_id] = self._held.get(node_id, 0) + worker.slots
-        self.touched_nodes.add(node_id)
-        self.touched_jobs.add(job_id)
+        self.touched_nodes[node_id] = None
+        if len(runs) > 1:
+            self.touched_jobs[job_id] = None
 
     def _run_adopted(self, fact: f.RunAdopted) -> None:
         self._runs.setdefault(fact.job_id, {})[fact.run_id] = RunAccount(slots=fact.slots)
@@ -197,10 +200,7 @@ class Accounts:
     def _worker(self, worker_id: str) -> Account | None:
         """What is gone, or was never there, does not come to life by being spoken of."""
         worker = self.workers.get(worker_id)
-        if worker is None or worker.gone:
-            return None
-        self.touched_nodes.add(worker.node_id)
-        return worker
+        return None if worker is None or worker.gone else worker
 
     def _count(self, worker: Account, *, ran: bool, unwanted: bool) -> None:
         """Notes whether it counts among its run's launched."""
@@ -218,16 +218,19 @@ class Accounts:
         if worker := self._worker(fact.worker_id):
             self._count(worker, ran=worker.ran, unwanted=True)
             worker.serving = False
+            self.touched_nodes[worker.node_id] = None
 
     def _worker_lost(self, fact: f.WorkerLost) -> None:
         if worker := self._worker(fact.worker_id):
             worker.serving = False
+            self.touched_nodes[worker.node_id] = None
 
     def _worker_returned(self, fact: f.WorkerReturned) -> None:
         if worker := self._worker(fact.worker_id):
             self._count(worker, ran=True, unwanted=worker.unwanted)
             worker.serving = True
-            self.touched_jobs.add(worker.job_id)
+            self.touched_nodes[worker.node_id] = None
+            self.touched_jobs[worker.job_id] = None
 
     def _worker_ended(self, fact: f.WorkerEnded) -> None:
         if worker := self._worker(fact.worker_id):
@@ -235,6 +238,7 @@ class Accounts:
             worker.serving, worker.gone = False, True
             del self._by_node[worker.node_id][worker.worker_id]
             self._held[worker.node_id] -= worker.slots
+            self.touched_nodes[worker.node_id] = None
             self.run(worker.job_id, worker.run_id).alive -= 1
 
 

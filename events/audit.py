@@ -205,7 +205,7 @@ class Auditor:
 
     def _check_free(self) -> None:
         touched = self.accounts.touched_nodes
-        for node_id in sorted(touched) if self._foldable else ():
+        for node_id in touched if self._foldable else ():
             ours, theirs = self.accounts.free(node_id), self.ledger.free_slots(node_id)
             if ours != theirs:
                 text = f"node {node_id} has {ours} free slots, the ledger says {theirs}"
@@ -214,7 +214,7 @@ class Auditor:
 
     def _check_runs(self) -> None:
         touched = self.accounts.touched_jobs
-        for job_id in sorted(touched):
+        for job_id in touched:
             runs = self.accounts.side_by_side(job_id)
             if len(runs) > 1:
                 text = f"job {job_id} has live workers of runs {runs} on nodes that answer"

@@ -145,7 +145,7 @@ def test_law_1_the_ledgers_free_slots_are_counted_again() -> None:
     for position, record in enumerate(log_of(*GIVEN), start=1):
         assert auditor.observe(Position(position), record) == []
     auditor.ledger._held["n1"] -= 1
-    (record,) = log_of(launched())
+    (record,) = log_of(stopping())
     (found,) = auditor.observe(Position(len(GIVEN) + 1), record)
     assert (found.law, found.sentence) == (1, "node n1 has 2 free slots, the ledger says 3")
 
