@@ -38,6 +38,10 @@ LONGEST_PAUSE_S: Final = 2.0
 ACKNOWLEDGE_TRIES: Final = 5
 """After these the end is reported again some day, and acknowledged then."""
 
+LISTS_AT_ONCE: Final = 256
+"""Inventories that are asked for at a time: a new leader, or a whole fleet that registers again,
+would make thousands of requests in one turn of the loop."""
+
 log = structlog.get_logger("slotbus.dispatch")
 
 
@@ -68,6 +72,7 @@ class Dispatcher:
         self._try_s = try_s
         self._jitter = jitter
         self._bounds: dict[str, asyncio.Semaphore] = {}
+        self._lists = asyncio.Semaphore(LISTS_AT_ONCE)
         self._running: dict[str, tuple[Effect, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -183,11 +188,12 @@ class Dispatcher:
 
     async def _take_inventory(self, effect: TakeInventory) -> Outcome | None:
         try:
-            if not self._wanted(effect):
-                raise NotLeader("the lead is over")
-            taken = await self._launcher.inventory(
-                effect.node_id, effect.incarnation, effect.epoch, self._try_s
-            )
+            async with self._lists:
+                if not self._wanted(effect):
+                    raise NotLeader("the lead is over")
+                taken = await self._launcher.inventory(
+                    effect.node_id, effect.incarnation, effect.epoch, self._try_s
+                )
         except SlotbusError as error:
             return InventoryFailed(effect.node_id, error.message)
         return InventoryTaken(effect.node_id, taken)

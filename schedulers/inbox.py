@@ -17,13 +17,21 @@ from msgspec.structs import replace
 
 from events.errors import CommandTimeout, Overloaded, SlotbusError
 from events.messages import HeartbeatNodeReq, RegisterNodeReq
-from schedulers.decide.messages import Grace, Inbound, Reply, Tick
+from schedulers.decide.messages import (
+    Grace,
+    Inbound,
+    InventoryFailed,
+    InventoryTaken,
+    Reply,
+    Tick,
+)
 
 CROWD_SHARE: Final = 4
 """One of so many places in a round is the crowd's."""
 
-_CROWD: Final = (HeartbeatNodeReq, RegisterNodeReq, Tick)
-"""A timer is behind the heartbeats that were there before it."""
+_CROWD: Final = (HeartbeatNodeReq, RegisterNodeReq, InventoryTaken, InventoryFailed, Tick)
+"""Each registration may lead to an inventory. A timer is behind the heartbeats that were there
+before it."""
 
 Answer: TypeAlias = "Callable[[Reply | SlotbusError], None]"
 
@@ -50,9 +58,9 @@ class Inbox:
 
     While one round of the loop takes all that waits, the order is that of receipt. Where
     more waits, commands, queries, outcomes and ends of workers overtake what nodes say
-    without end (registrations, heartbeats) and the timers behind it. For them time stands
-    still meanwhile: they are decided as of the oldest message that they overtook, so that no
-    node is called silent whose heartbeat waits here.
+    without end (registrations, heartbeats, inventories) and the timers behind it. For them
+    time stands still meanwhile: they are decided as of the oldest message that they overtook,
+    so that no node is called silent whose heartbeat waits here.
     """
 
     def __init__(self, limit: int) -> None:
@@ -81,7 +89,9 @@ class Inbox:
         self._filled.set()
 
     async def take(self, most: int) -> list[Entry]:
-        """Waits for at least one entry; all that wait, up to ``most``."""
+        """Waits for at least one entry; all that wait, up to ``most``. Everybody else has a
+        turn before, also where much waits."""
+        await asyncio.sleep(0)
         await self._filled.wait()
         taken = [self._next.popleft() for _ in range(min(most, len(self._next)))]
         room = most - len(taken)

@@ -23,7 +23,7 @@ from schedulers.decide.messages import (
     StopAnswered,
     TakeInventory,
 )
-from schedulers.dispatch import Dispatcher
+from schedulers.dispatch import LISTS_AT_ONCE, Dispatcher
 from schedulers.launcher import Assignment, LaunchAck, StopOrder, Unreachable
 from tests.support.scripted import NEVER, OK, ScriptedLauncher, ScriptedNode, late, refused
 
@@ -203,6 +203,28 @@ async def test_tries_on_one_node_are_bounded() -> None:
         desk.dispatcher.start(launch(f"w{number}"))
     assert len(await desk.settle()) == 1_000
     assert (under_way, most) == (0, AT_ONCE)
+
+
+async def test_a_fleet_is_not_asked_for_its_inventories_all_at_once() -> None:
+    under_way, most = 0, 0
+    count = 4 * LISTS_AT_ONCE
+
+    class Counting(ScriptedLauncher):
+        async def inventory(
+            self, node_id: str, incarnation: str, epoch: int, timeout_s: float
+        ) -> InventoryReply:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.1)
+            under_way -= 1
+            return InventoryReply(incarnation=incarnation, seq=1, epoch=epoch, workers=[])
+
+    desk = Desk(Counting(ScriptedNode("n1")))
+    for number in range(count):
+        desk.dispatcher.start(TakeInventory(f"n{number}", "i-1", 1))
+    assert {type(outcome) for outcome in await desk.settle()} == {InventoryTaken}
+    assert (len(desk.told), under_way, most) == (count, 0, LISTS_AT_ONCE)
 
 
 async def test_a_launcher_that_breaks_its_contract_is_heard_of() -> None:

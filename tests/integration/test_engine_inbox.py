@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from events.errors import Overloaded
 from events.messages import HeartbeatNodeReq, StopWorkersReq
 from schedulers.decide.messages import Grace, Inbound, Tick
 from schedulers.inbox import CROWD_SHARE, Entry, Inbox
+from tests.support.waiting import background
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 ROUND = 8
@@ -104,6 +106,25 @@ async def test_each_lane_has_its_limit() -> None:
         line.stop()
     line.put(Tick(), inner=True)
     assert len(line.inbox) == 7
+
+
+async def test_everybody_has_a_turn_between_two_rounds() -> None:
+    line = Line()
+    for _ in range(3 * ROUND):
+        line.beat()
+    turns = 0
+
+    async def somebody_else() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with background(somebody_else()):
+        for _ in range(3):
+            before = turns
+            assert len(await line.inbox.take(ROUND)) == ROUND
+            assert turns > before
 
 
 async def test_what_is_put_back_is_next() -> None:
