@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from events.facts import Record, WorkerStopping
+from events.facts import AnyFact, Record, WorkerStopping
 
 
 class Doubts:
@@ -28,13 +26,12 @@ class Doubts:
         self.any = True
         for record in lost:
             for fact in record.events:
-                plain = msgspec.to_builtins(fact)
-                self.workers.update(_names(plain, "worker_id"))
-                self.commands.update(_names(plain, "command_id"))
+                self.workers.update(_named(fact, "worker_id"))
+                self.commands.update(_named(fact, "command_id"))
                 if isinstance(fact, WorkerStopping):
                     self.stopping.add(fact.worker_id)
 
 
-def _names(plain: dict[str, object], field: str) -> list[str]:
-    found = plain.get(field)
+def _named(fact: AnyFact, field: str) -> list[str]:
+    found = getattr(fact, field, None)
     return [found] if isinstance(found, str) else []

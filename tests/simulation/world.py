@@ -275,16 +275,17 @@ def _tell(story: Story, folder: Path, *, verbose: bool) -> Told:
         world = World(story, folder, loop, verbose=verbose)
         loop.set_exception_handler(world.failed)
         with seams.installed(world):
-            loop.run_until_complete(world.main.spawn(world.tell()))
-            told = world.told()
-            world.bury()
+            try:
+                loop.run_until_complete(world.main.spawn(world.tell()))
+                return world.told()
+            finally:
+                world.bury()
     finally:
         loop.set_exception_handler(lambda *_: None)
         loop.tasks.clear()
         loop.ready.clear()
         loop.timers.clear()
         loop.close()
-    return told
 
 
 @contextmanager
