@@ -83,6 +83,13 @@ class Rules(Struct, frozen=True, kw_only=True):
         return timedelta(seconds=self.expiry_s)
 
 
+class SpokenFor(Struct, frozen=True):
+    """Slots by node that are promised, as of so many facts of a draft."""
+
+    facts: int
+    slots: dict[str, int]
+
+
 class Draft:
     """One decision. ``emit`` folds a fact into the ledger at once, so that the next rule
     sees it; what depends on it (effects, the answer) is only collected here."""
@@ -114,6 +121,8 @@ class Draft:
         self.outranked_by: tuple[str, int] | None = None
         """A node that has seen an epoch above ours, and that epoch: we lead no more."""
         self.record: Record | None = None
+        self.spoken_for: SpokenFor | None = None
+        """Found once, for all that is planned between two facts."""
         self._made = 0
         self._bytes = 0
         self._weighed = 0

@@ -30,6 +30,9 @@ from schedulers.decide.waiting import kept_from
 TOLD: Final = 1_000
 """Rows of each kind in a reply, at the most."""
 
+MOVES_AT_ONCE: Final = 50
+"""Each is looked at in every decision until it is over."""
+
 LEAVING: Final = "it is about to leave"
 
 _NEWS: Final = (
@@ -134,11 +137,18 @@ def why_not(draft: Draft, node: Node, drain: Drain, run: Run) -> str:
         return "it is being stopped"
     if run.policy.on_drain != "move" or drain.force:
         return ""
+    if _moving(ledger) >= MOVES_AT_ONCE:
+        return "others move before it"
     here = ledger.tally(run.job_id, run.run_id)
     if here.silent or ledger.live_count(run.job_id) > here.live:
         return "nowhere to move: workers of its job are on silent nodes"
     plan = plan_elsewhere(draft, run, kept_from(draft, run.priority))
     return f"nowhere to move: {plan.missing} slots missing" if plan.missing else ""
+
+
+def _moving(ledger: Ledger) -> int:
+    """Runs on the move whose workers can be seen to end."""
+    return sum(not ledger.tally(job_id, run_id).silent for job_id, run_id in ledger.moving)
 
 
 # --- what is told of it -----------------------------------------------------------------

@@ -15,7 +15,7 @@ from events.entities import Node, Run
 from events.facts import PassedOver, RunPlaced, WorkerAssigned
 from events.messages import SchedulerConfig
 from events.states import NodeState
-from schedulers.decide.draft import Draft, Rules
+from schedulers.decide.draft import Draft, Rules, SpokenFor
 from schedulers.decide.orders import launch
 from schedulers.placement import NAMED_NODES, NO_ROOM, Candidate, Fleet, Plan, Wish, place
 
@@ -54,6 +54,13 @@ def spoken_for(draft: Draft) -> dict[str, int]:
     """Slots, by node, that runs which are being stopped in order to move will need beside
     those that they still hold: what was promised to them is not given to others. One with
     workers on silent nodes, or without room anywhere, was promised nothing."""
+    known = draft.spoken_for
+    if known is None or known.facts != len(draft.events):
+        known = draft.spoken_for = SpokenFor(len(draft.events), _promises(draft))
+    return known.slots
+
+
+def _promises(draft: Draft) -> dict[str, int]:
     promised: dict[str, int] = {}
     for job_id, run_id in draft.ledger.moving:
         if draft.ledger.tally(job_id, run_id).silent:

@@ -385,3 +385,21 @@ def test_one_that_moved_behind_others_says_why_it_waits() -> None:
     end_all(story, other)
     assert story.ledger.jobs["first"].current.state is RunState.STARTING
     story.check()
+
+
+def test_a_crowd_moves_some_at_a_time() -> None:
+    story = Story(PATIENT).nodes(n1=60)
+    for number in range(60):
+        story.running(f"j{number:02}", 1, **MOVE)
+    story.tell(register("n2", 60))
+    draft = story.tell(drain("n1"))
+    assert len(facts(draft, RunStopping)) == 50
+    left = progress(story)
+    assert (left.remaining_count, reasons(left)) == (
+        60,
+        {"it is being stopped", "others move before it"},
+    )
+    first = stopped_ids(draft)[0]
+    draft = story.tell(ended(first, "n1", job_id="j00", signal=15))
+    assert [f.job_id for f in facts(draft, RunStopping)] == ["j50"]
+    story.check()
