@@ -67,8 +67,8 @@ class Mask:
         return msgspec.json.encode(self._outside(msgspec.json.decode(data)))
 
     def _names_in(self, data: bytes) -> bool:
-        """Whether it may have something to mask."""
-        return any(name in data for name in self._names)
+        """Whether it may have something to mask: a name may be written with escapes."""
+        return any(name in data for name in self._names) or (b"\\u" in data and bool(self._names))
 
     def _outside(self, value: object) -> object:
         """Looks for the fields that rules are about."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from controller.reference.log import events_page
 from controller.reference.programs import cli_page, configuration_page, metrics_page
+from controller.reference.recordings import recordings_page
 from controller.reference.wire import errors_page, messages_page, subjects_page
 
 NOTE: Final = "<!-- Made from the code by `make docs`; a test fails where it is stale. -->"
@@ -22,6 +23,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "subjects.md": subjects_page,
     "messages.md": messages_page,
     "events.md": events_page,
+    "recordings.md": recordings_page,
     "errors.md": errors_page,
     "metrics.md": metrics_page,
 }

@@ -58,3 +58,12 @@ def test_without_rules_bytes_stay_as_they_are() -> None:
 def test_a_rule_about_anything_else_is_refused() -> None:
     with pytest.raises(Invalid, match="masks nothing"):
         Mask(("slots",), KEY)
+
+
+def test_names_written_with_escapes_are_seen_too() -> None:
+    """As a sender may write them in a message that is kept as it came."""
+    data = b'{"line":"entry","message":{"body":{"env\\u005fvars":{"DB_PASSW\\u004fRD":"hunter2"}}}}'
+    mask = Mask(DEFAULT_RULES, b"key")
+    assert b"hunter2" not in mask.apply(data)
+    assert b"hunter2" not in mask.apply_lines(b'{"line":"ended"}\n' + data + b"\n")
+    assert Mask([], b"key").apply(data) == data
