@@ -113,16 +113,25 @@ async def test_commands_and_options(shells: Shells) -> None:
     await shells.complete("describe", "", to=["job", "node", "worker"])
 
 
-async def test_what_runs_in_the_cluster(shells: Shells) -> None:
-    await shells.complete("stop", "", to=["dairy", "daily", "words"])
-    await shells.complete("stop", "dai", to=["dairy", "daily"])
-    await shells.complete("logs", "--follow", "w", to=["words"])
-    await shells.complete("events", "--job", "wo", to=["words"])
-    await shells.complete("cordon", "", to=["north", "south"])
-    await shells.complete("workers", "--node", "so", to=["south"])
-    await shells.complete("describe", "job", "dairy", to=["dairy"])
-    await shells.complete("describe", "node", "n", to=["north"])
-    await shells.complete("describe", "worker", "w-2", to=["w-2-1"])
+@pytest.mark.parametrize(
+    ("words", "to"),
+    [
+        (("stop", ""), ["dairy", "daily", "words"]),
+        (("stop", "dai"), ["dairy", "daily"]),
+        (("logs", "--follow", "w"), ["words"]),
+        (("events", "--job", "wo"), ["words"]),
+        (("cordon", ""), ["north", "south"]),
+        (("workers", "--node", "so"), ["south"]),
+        (("describe", "job", "dairy"), ["dairy"]),
+        (("describe", "node", "n"), ["north"]),
+        (("describe", "worker", "w-2"), ["w-2-1"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_what_runs_in_the_cluster(
+    shells: Shells, words: tuple[str, ...], to: list[str]
+) -> None:
+    await shells.complete(*words, to=to)
 
 
 async def test_the_server_that_the_line_names_is_asked(
