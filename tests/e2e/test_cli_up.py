@@ -236,6 +236,7 @@ def test_ended_and_started_again_it_remembers(tmp_path: Path) -> None:
     assert console.left_over() == []
 
 
+@pytest.mark.timeout(120)  # two starts and ends of everything
 def test_it_has_the_usual_port_if_that_is_free_and_is_found_on_any(tmp_path: Path) -> None:
     usual, own = 4222, ("up", "--http", "off")
     with socket.socket() as holder:
