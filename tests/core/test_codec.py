@@ -28,6 +28,7 @@ from events.ids import (
     MAX_PROGRAM_DEPTH,
 )
 from events.messages import (
+    COMMANDS,
     HeartbeatNodeReq,
     QueryWorkers,
     RegisterNodeReq,
@@ -312,3 +313,11 @@ def test_codes_that_a_client_may_retry() -> None:
 def test_statuses_are_those_of_http() -> None:
     assert all(400 <= error_from_wire(code, "", {}).status < 600 for code in CODES)
     assert SlotbusError("x").body() == {"error": {"code": "internal", "message": "x"}}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in COMMANDS.values() if "not_after" in kind.__struct_fields__]
+)
+def test_a_time_without_its_zone_is_none(kind: type[msgspec.Struct]) -> None:
+    body = b'{"job_id": "j", "node_id": "n", "slots": 1, "not_after": "2026-01-01T00:00:00"}'
+    assert invalid(body, kind).path == "$.not_after"

@@ -24,6 +24,8 @@ from events.errors import (
     TooLarge,
 )
 from events.messages import (
+    ConfirmDeadReply,
+    DrainReply,
     NodeReply,
     PlacedWorker,
     StartPipelineReq,
@@ -200,6 +202,17 @@ async def test_stop_and_cordon(bus: SlotbusClient, leader: FakeLeader) -> None:
     assert leader.bodies("cmd.stop")[0]["force"] is True
     assert (await bus.cordon("n1")).state is NodeState.CORDONED
     assert (await bus.uncordon("n1")).state is NodeState.READY
+
+
+async def test_drain_and_confirm_dead(bus: SlotbusClient, leader: FakeLeader) -> None:
+    drained = DrainReply(command_id="c", node_id="n1", state=NodeState.CORDONED, complete=True)
+    dead = ConfirmDeadReply(command_id="c", node_id="n1", count=1, workers=["w1"])
+    await leader.will("cmd.drain", drained)
+    await leader.will("cmd.confirm_dead", dead)
+    assert await bus.drain("n1", deadline_s=60, force=True) == drained
+    (body,) = leader.bodies("cmd.drain")
+    assert (body["deadline_s"], body["force"], body["wait_s"]) == (60, True, 70)
+    assert await bus.confirm_dead("n1") == dead
 
 
 def _row(worker_id: str) -> WorkerRow:

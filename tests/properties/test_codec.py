@@ -18,7 +18,9 @@ from events.ids import START
 from events.log import LogUnreadable, decode_record, encode_record
 from events.messages import (
     AgentStart,
+    ConfirmDeadReq,
     CordonReq,
+    DrainReq,
     HeartbeatNodeReq,
     InventoryReply,
     InventoryRow,
@@ -37,7 +39,9 @@ from events.subjects import Subjects
 
 KINDS: list[type[msgspec.Struct]] = [
     AgentStart,
+    ConfirmDeadReq,
     CordonReq,
+    DrainReq,
     HeartbeatNodeReq,
     InventoryReply,
     QueryJobs,
