@@ -171,7 +171,7 @@ class RebuildReq(Message, kw_only=True, frozen=True):
     """Take in the workers that live and that the log can't confirm, since it lost its end or
     is a new one. Nothing is stopped."""
 
-    not_after: datetime | None = None
+    not_after: Moment | None = None
     command_id: Id | None = None
     wait_s: WaitSeconds = DEFAULT_WAIT_S
 
