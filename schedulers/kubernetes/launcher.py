@@ -194,7 +194,7 @@ class KubernetesLauncher:
             ended = tracked.end.reason if tracked and tracked.end else ""
             raise LaunchRefused(ended or f"worker {worker_id} has ended")
         if self.config.launched_when == "running":
-            await tracked.settled.wait()
+            await tracked.until_settled()
             _check_ran(tracked)
         return LaunchAck(seq=self._seq)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 import structlog
-from msgspec import Struct, field
+from msgspec import Struct
 
 from events.messages import InventoryRow, WorkerFinishedReq
 from events.states import WorkerState
@@ -57,7 +57,19 @@ class Tracked(Struct, eq=False):
     deleting: int | None = None
     due: float | None = None
     forced: float | None = None
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: bool = False
+    waited_for: asyncio.Event | None = None
+
+    async def until_settled(self) -> None:
+        """Waits until it runs or never will. Few do: an event for each pod is a tenth of it."""
+        if not self.settled:
+            self.waited_for = self.waited_for or asyncio.Event()
+            await self.waited_for.wait()
+
+    def settle(self) -> None:
+        self.settled = True
+        if self.waited_for is not None:
+            self.waited_for.set()
 
     @property
     def uid(self) -> str:
@@ -114,7 +126,7 @@ class PodView:
             tracked.sight, tracked.pod
         ):
             return tracked
-        tracked.pod = pod
+        tracked.pod = pod.unmarked()
         self._look(tracked, see(pod, tracked.asked))
         return tracked
 
@@ -201,7 +213,7 @@ class PodView:
             self.forget(who.worker_id)
         deleted = meta.deletion_timestamp is not None
         asked = Asked.GRACEFULLY if found and deleted else Asked.NO
-        tracked = Tracked(who, pod, now, see(pod, asked), asked)
+        tracked = Tracked(who, pod.unmarked(), now, see(pod, asked), asked)
         self._by_uid[meta.uid] = self._by_worker[who.worker_id] = tracked
         self.unsettled[meta.uid] = tracked
         self._look(tracked, tracked.sight)
@@ -224,7 +236,7 @@ class PodView:
         elif sight.state is WorkerState.LOST:
             self._say(tracked, sight.reason, lost=True)
         if tracked.started or sight.gone or not tracked.there:
-            tracked.settled.set()
+            tracked.settle()
             if tracked.asked is Asked.NO or not tracked.there:
                 self.unsettled.pop(tracked.uid, None)
 
@@ -232,7 +244,7 @@ class PodView:
         if tracked.requests:
             tracked.vanished = last
             return
-        tracked.pod, tracked.there = last, False
+        tracked.pod, tracked.there = last.unmarked(), False
         self._look(tracked, see_deleted(last, tracked.asked))
 
     def _end(self, tracked: Tracked, sight: Sighting) -> None:

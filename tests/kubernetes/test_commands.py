@@ -22,6 +22,7 @@ def console(tmp_path: Path) -> Console:
     return Console(tmp_path / "person")
 
 
+@pytest.mark.timeout(240, func_only=True)  # a dozen programs, one after the other
 async def test_where_a_worker_is_and_that_it_has_ended_can_be_told(
     config: ControllerConfig, console: Console, kubelet: Kubelet, subjects: Subjects
 ) -> None:
