@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from tests.golden.make import RECORDING, lived, recorded
+from tests.golden.make import example, lived, recorded
 from tests.golden.replayed import digest
 from tests.support.binaries.fixtures import obtained
 from tests.support.pythons import CHECKOUT, Python, ensure
@@ -36,10 +36,11 @@ OURS = Python(sys.version_info[:2], sys.executable)
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A life that was just lived, and one of long ago."""
-    path = tmp_path_factory.mktemp("life") / "life.jsonl"
-    path.write_bytes(recorded(lived()))
-    return [path, RECORDING]
+    """A life that was just lived, and a short one."""
+    folder = tmp_path_factory.mktemp("lives")
+    (folder / "life.jsonl").write_bytes(recorded(lived()))
+    (folder / "short.jsonl").write_bytes(example())
+    return sorted(folder.iterdir())
 
 
 @pytest.fixture(scope="session")
