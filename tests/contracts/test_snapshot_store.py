@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -251,6 +252,15 @@ async def test_what_a_newer_slotbus_kept_is_passed_over(shelf: Shelf) -> None:
     with structlog.testing.capture_logs() as said:
         assert (await recall(await a_log(), shelf.open())).base == 9
     assert "upgrade" in said[0]["cause"]
+
+
+async def test_other_bytes_than_its_digest_says_are_refused(shelf: Shelf) -> None:
+    """Whole, and packed as it should be: only the digest knows."""
+    whole = take(ledger_after(30))
+    other = ledger_after(30).snapshot().replace(b"job-000001", b"job-000009")
+    await shelf.open().keep(Snapshot(head=whole.head, data=zlib.compress(other, 1)))
+    with pytest.raises(SnapshotUnreadable, match="digest"):
+        restore(await shelf.open().load(Position(30)))
 
 
 # --- of one kind alone ------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
 from controller.identity import _stat, this_process
-from controller.leader import Lease, LeaseLost, LeaseUnusable, LeaseValue, boot_clock
+from controller.leader import Lease, LeaseLost, LeaseUnusable, LeaseValue, _Found, boot_clock
 from events.subjects import Subjects
 from tests.support.nats import connected
 from tests.support.waiting import DEADLINE_S, background, until
@@ -110,6 +110,36 @@ async def test_the_next_one_is_there_within_half_a_second_of_the_leases_end(
             assert not (first.valid_for() and second.valid_for())
             await asyncio.sleep(0.005)
         assert boot_clock() - written < 3.5
+
+
+async def test_a_key_that_the_server_does_not_remove_is_written_over_after_its_ttl(
+    nc: Client, subjects: Subjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    second = Lease(nc, subjects, ttl_s=2, holder="second", clock=lambda: now)
+    found = _Found(5, LeaseValue(holder="first", serial=1), 3)
+    written: list[int] = []
+
+    async def read() -> _Found:
+        return found
+
+    async def write(expected: int) -> None:
+        written.append(expected)
+
+    monkeypatch.setattr(second, "_read", read)
+    monkeypatch.setattr(second, "_write", write)
+    assert not await second._try()
+    now += 2.9
+    assert not await second._try()
+    found = _Found(6, LeaseValue(holder="first", serial=2), 3)  # renewed
+    now += 0.2
+    assert not await second._try()
+    now += 2.9
+    assert not await second._try()
+    assert written == []
+    now += 0.2
+    assert await second._try()
+    assert written == [6]
 
 
 async def test_a_lease_of_a_longer_ttl_than_ours_is_waited_for(

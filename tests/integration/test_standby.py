@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,13 +17,14 @@ from controller.app import ControllerInfo
 from controller.config import Address
 from controller.embedded import EmbeddedServer
 from controller.standby import Standby
-from events.ids import Position
+from events.facts import Record
+from events.ids import START, Position
 from events.jetstream import JetStreamLog
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.ledger import Ledger
-from events.log import LogError
+from events.log import LogError, LogUnsettled, MemoryLog
 from events.recall import fold, recall
-from events.snapshots import take
+from events.snapshots import MemorySnapshots, take
 from events.subjects import Subjects
 from tests.support.controllers import Caller, config_for, controller, page, samples
 from tests.support.lives import a_life
@@ -123,6 +124,30 @@ async def test_servers_that_die_and_come_back(
                 await write(log, end - 10, end)
                 await until(lambda end=end: warm.position == end)  # type: ignore[misc]
             assert warm.beginnings == 1
+
+
+async def test_what_passes_costs_nothing_of_what_was_read() -> None:
+    class Flaky(MemoryLog):
+        away = False
+
+        async def read(self, after: Position = START) -> AsyncGenerator[list[Record], None]:
+            if self.away:
+                raise LogUnsettled("away")
+            async for batch in super().read(after):
+                yield batch
+
+    log = Flaky()
+    await append(log, RECORDS[:20], 0)
+    warm = Standby(lambda: log, MemorySnapshots(), look_s=0.01)
+    with structlog.testing.capture_logs() as said:
+        async with background(warm.run()):
+            await until(lambda: warm.position == 20)
+            log.away = True
+            await until(lambda: len(said) == 1)
+            await append(log, RECORDS[20:40], 20)
+            log.away = False
+            await until(lambda: warm.position == 40)
+    assert warm.beginnings == 1
 
 
 async def test_a_log_that_was_made_anew_is_not_mixed_with_the_old_one(
