@@ -9,76 +9,28 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from controller import tap as tapping
-from controller.config import ControllerConfig
-from controller.embedded import EmbeddedServer
-from controller.outside import Outside
 from controller.recordsettings import MIB, RecordSettings
 from controller.tap import InboxTap
 from events.asking import NoController
 from events.client import SlotbusClient
 from events.errors import Invalid, Overloaded
-from events.jetstream import JetStreamLog
 from events.log import encode_record
 from events.subjects import Subjects
 from events.tap import InboxPiece, TapInbox
 from schedulers.files import read_file, replay_file
 from schedulers.recording import Gap, Header, Opening
 from schedulers.replaying import Replayed
-from tests.support.agents import end_supervisor
 from tests.support.bench import Bench
-from tests.support.controllers import Caller, config_for, controller, controller_process
-from tests.support.nats import connected
-from tests.support.records import read_all
+from tests.support.recordings import Recording, files, knows, reached, recording
 from tests.support.scripted import ScriptedNode
 from tests.support.waiting import background, until
 
 EPOCH = 5
 MASK = ("env_vars.*password*",)
-
-
-class Recording:
-    """A recorder from outside, with what it said."""
-
-    def __init__(self, bus: SlotbusClient, settings: RecordSettings) -> None:
-        self.said: list[str] = []
-        self.begun = asyncio.Event()
-        self.stop = asyncio.Event()
-        self.outside = Outside(
-            bus, settings, said=self.said.append, begun=self.begun.set, absent_s=0.5
-        )
-
-
-@asynccontextmanager
-async def recording(
-    nc: Client, subjects: Subjects, path: Path, *, file_bytes: int = MIB, total_bytes: int = MIB
-) -> AsyncIterator[Recording]:
-    """Records into a file during a block of code; begun when that begins."""
-    made = Recording(
-        SlotbusClient(nc, subjects.root),
-        RecordSettings(
-            folder=path.parent,
-            name=path.name,
-            mask=(),
-            file_bytes=file_bytes,
-            total_bytes=total_bytes,
-        ),
-    )
-    async with background(made.outside.run(made.stop)) as task:
-        async with asyncio.timeout(20):
-            await asyncio.wait(
-                {task, asyncio.ensure_future(made.begun.wait())},
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        assert made.begun.is_set(), made.said
-        yield made
-        made.stop.set()
-        async with asyncio.timeout(20):
-            await task
 
 
 class TappedBench(Bench):
@@ -108,20 +60,6 @@ async def tapped_bench(
         finally:
             await bench.close()
             await bench.tap.close()
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
-
-
-def reached(path: Path, position: int) -> bool:
-    """Whether what is in the file leads there."""
-    return path.exists() and replay_file(path).position == position
-
-
-def knows(path: Path, job_id: str) -> bool:
-    """Whether what is in the file leads to such a job."""
-    return path.exists() and job_id in replay_file(path).ledger.jobs
 
 
 @pytest.fixture
@@ -334,97 +272,3 @@ async def test_without_a_controller_it_is_said(
     with pytest.raises(NoController, match="no controller answers"):
         await made.outside.run(made.stop)
     assert files(tmp_path) == []
-
-
-# --- with controllers -------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def config(
-    nats_server: EmbeddedServer, subjects: Subjects, tmp_path: Path
-) -> AsyncIterator[ControllerConfig]:
-    state_dir = tmp_path / "state"
-    yield config_for(nats_server.url, subjects, state_dir, task_slots=40)
-    await end_supervisor(state_dir)
-
-
-async def written(nc: Client, subjects: Subjects) -> list[bytes]:
-    log = JetStreamLog(nc, subjects, create=False)
-    return [encode_record(record) for record in await read_all(log)]
-
-
-async def test_the_next_leader_goes_on_after_a_gap(
-    config: ControllerConfig, nc: Client, subjects: Subjects, tmp_path: Path
-) -> None:
-    caller, path = Caller(nc, subjects), tmp_path / "a.jsonl.gz"
-    async with controller_process(config, tmp_path / "log") as first:
-        await first.leading()
-        async with recording(nc, subjects, path) as made:
-            await caller.cmd("start", job_id="j", slots=3)
-            await until(lambda: knows(path, "j"))
-            await first.kill()
-            async with controller(config) as second:
-                await second.leading()
-                await until(lambda: len(replay_file(path).stretches) == 2)
-                await caller.cmd("stop", job_id="j", grace_s=1)
-                end = len(await written(nc, subjects))
-                await until(lambda: reached(path, end))
-    played = replay_file(path)
-    log = await written(nc, subjects)
-    for stretch in played.stretches:
-        assert [encode_record(r) for r in stretch.records] == log[stretch.after : stretch.position]
-    assert played.gaps[0].startswith("the leader of epoch ")
-    assert any("was followed by" in text for text in made.said)
-    assert played.stretches[0].epoch < played.stretches[1].epoch
-
-
-async def test_an_orderly_end_of_the_leader_is_recorded_too(
-    config: ControllerConfig, nc: Client, subjects: Subjects, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.jsonl"
-    async with controller(config) as made:
-        await made.leading()
-        async with recording(nc, subjects, path):
-            await made.stop()
-            await until(lambda: replay_file(path).stretches[-1].ended == "")
-
-
-async def test_after_a_lost_connection_it_goes_on_and_says_nothing_wrong(
-    own_nats_server: EmbeddedServer, subjects: Subjects, tmp_path: Path
-) -> None:
-    config = config_for(own_nats_server.url, subjects, tmp_path / "state", task_slots=40)
-    path = tmp_path / "a.jsonl"
-    async with connected(own_nats_server.url) as nc, controller(config) as made:
-        await made.leading()
-        caller = Caller(nc, subjects)
-        async with recording(nc, subjects, path):
-            await caller.cmd("start", job_id="a", slots=1)
-            own_nats_server.kill()
-            await until(lambda: not nc.is_connected)
-            await own_nats_server.start()
-            await until(lambda: nc.is_connected)
-            await caller.cmd_patiently("start", job_id="b", slots=1)
-            await until(lambda: knows(path, "b"))
-        log = await written(nc, subjects)
-    played = replay_file(path)
-    for stretch in played.stretches:
-        assert [encode_record(r) for r in stretch.records] == log[stretch.after : stretch.position]
-    await end_supervisor(tmp_path / "state")
-
-
-async def test_a_file_recorder_and_one_from_outside_record_the_same(
-    config: ControllerConfig, nc: Client, subjects: Subjects, tmp_path: Path
-) -> None:
-    caller, path = Caller(nc, subjects), tmp_path / "a.jsonl"
-    both = replace(config, record=str(tmp_path / "own"))
-    async with controller(both) as made:
-        await made.leading()
-        async with recording(nc, subjects, path):
-            await caller.cmd("start", job_id="a", slots=1)
-            await caller.cmd("stop", job_id="a", grace_s=1)
-            end = len(await written(nc, subjects))
-            await until(lambda: reached(path, end))
-    outside = replay_file(path)
-    own = replay_file(*files(tmp_path / "own"))
-    assert len(own.stretches) == 1
-    assert own.records[outside.stretches[0].after : end] == outside.records
