@@ -90,6 +90,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """How much CPU time this process uses for a call."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
 async def cpu_seconds_of(work: Callable[[], Awaitable[object]]) -> float:
     """How much CPU time this process uses for an awaited call: for work that waits for nobody
     it is the time an idle machine would take. What the call returns is kept until then."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from bench.material import Story
-from bench.measure import ROUNDS, Goal, Pair, Row, compare, seconds
+from bench.measure import ROUNDS, Goal, Pair, Row, compare, cpu_seconds
 from events.messages import StartPipelineReq
 from schedulers.decide.draft import Draft
 from schedulers.decide.placing import plan_for
@@ -60,10 +60,12 @@ def _row(few: Story, many: Story, what: str, workers: int, wish: Wish, goals: li
             for _ in range(plans):
                 plan_for(draft, wish)
 
-        return seconds(work) / plans / workers * MICRO
+        return cpu_seconds(work) / plans / workers * MICRO
 
     pairs = [Pair(a_worker(many), a_worker(few)) for _ in range(ROUNDS)]
-    return compare(f"placing {what}, {MANY:,} nodes", pairs, "us a worker", f"{FEW:,} nodes", goals)
+    return compare(
+        f"placing {what}, {MANY:,} nodes", pairs, "CPU us a worker", f"{FEW:,} nodes", goals
+    )
 
 
 def _starts(few: Story, many: Story) -> Row:
@@ -74,10 +76,12 @@ def _starts(few: Story, many: Story) -> Row:
             for index in range(PLANS):
                 story.tell(StartPipelineReq(job_id=f"s{number}-{index}", slots=1))
 
-        return seconds(work) / PLANS * MICRO
+        return cpu_seconds(work) / PLANS * MICRO
 
     pairs = [Pair(one(many, number), one(few, number)) for number in range(ROUNDS)]
-    return compare(f"deciding on a one-slot start, {MANY:,} nodes", pairs, "us", f"{FEW:,} nodes")
+    return compare(
+        f"deciding on a one-slot start, {MANY:,} nodes", pairs, "CPU us", f"{FEW:,} nodes"
+    )
 
 
 def _draft(story: Story) -> Draft:

@@ -39,9 +39,11 @@ class Candidate(Struct, frozen=True, gc=False):
 class Fleet(Struct, frozen=True, kw_only=True):
     """All nodes. ``ranked``: the ``count`` of them that have room, with ``free`` slots
     together, the most free first and ties by id; it is walked once, and only as far as it
-    must. ``shut``: those that are out of question, whatever is wished."""
+    must. ``further``: the ids of those that it has not come to by then. ``shut``: those that are
+    out of question, whatever is wished."""
 
     ranked: Iterable[Candidate]
+    further: Iterable[str]
     count: int
     free: int
     shut: list[PassedOver] = []
@@ -91,14 +93,13 @@ def place(fleet: Fleet, wish: Wish) -> Plan:
     With ``spread="even"`` slots are dealt one by one, each to the node that has the most
     left. The rule of filling is Arroyo's node scheduler's.
     """
-    walk = iter(fleet.ranked)
-    found = _look(walk, wish)
+    found = _look(fleet.ranked, wish)
     deal = _deal if wish.spread == "even" else _pack
     amounts = deal(found.eligible, min(wish.slots, found.room))
     rejected = sum(c.free for each in found.rejected.values() for c in each)
     spare = [c.node_id for c in found.eligible if c.node_id not in amounts]
     unused = len(spare) + fleet.count - found.looked_at
-    spare += [c.node_id for c in islice(walk, max(0, NAMED_NODES - len(spare)))]
+    spare += islice(fleet.further, max(0, NAMED_NODES - len(spare)))
     passed_over = [_tell(reason, each) for reason, each in found.rejected.items()]
     if unused:
         spare_named = spare[:NAMED_NODES]

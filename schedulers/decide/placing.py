@@ -111,10 +111,10 @@ def _plan(draft: Draft, wish: Wish, kept: Sequence[dict[str, str]], change: dict
     whole = not (wish.selector or wish.excluded or kept) and _all_usable(draft)
     if whole and wish.slots > free:  # no need to look at each of them
         return Plan([], wish.slots - free, free, shut)
+    walk = _ranked(draft, changed)
     fleet = Fleet(
-        ranked=(
-            _candidate(draft, node_id, room, kept) for room, node_id in _ranked(draft, changed)
-        ),
+        ranked=(_candidate(draft, node_id, room, kept) for room, node_id in walk),
+        further=(node_id for _, node_id in walk),
         count=with_room,
         free=free,
         shut=shut,

@@ -25,6 +25,11 @@ class Walk:
             self.looked_at += 1
             yield candidate
 
+    def further(self) -> Iterator[str]:
+        """The ids of the others, from where it is when the first is asked for."""
+        for candidate in self._candidates[self.looked_at :]:
+            yield candidate.node_id
+
 
 def fleet_of(candidates: list[Candidate]) -> Fleet:
     """Whoever is blocked is shut; the rest by room."""
@@ -37,8 +42,10 @@ def fleet_of(candidates: list[Candidate]) -> Fleet:
         else:
             ranked.append(candidate)
     ranked.sort(key=lambda candidate: (-candidate.free, candidate.node_id))
+    walk = Walk(ranked)
     return Fleet(
-        ranked=Walk(ranked),
+        ranked=walk,
+        further=walk.further(),
         count=len(ranked),
         free=sum(candidate.free for candidate in ranked),
         shut=[
