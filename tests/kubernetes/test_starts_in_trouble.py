@@ -117,6 +117,22 @@ async def test_a_stopped_start_leaves_no_pods_behind(scene: Scene, kubelet: Kube
     assert await kubelet.pods() == []
 
 
+async def test_what_was_not_asked_for_yet_is_not_asked_for_after_a_stop(
+    scene: Scene, kubelet: Kubelet, fault_proxy: FaultProxy
+) -> None:
+    scheduler = scene.scheduler(scene.config(task_slots=1, requests_at_once=1))
+    rule = fault_proxy.inject(faults.Delay(1.0), verb="create")
+    starting = asyncio.create_task(scheduler.start_workers(starts(slots=5)))
+    await asyncio.wait_for(rule.hit.wait(), 10)
+    async with Automatic(kubelet):
+        assert (await scheduler.stop_workers("j")).unconfirmed == []
+        with pytest.raises(StartFailed):
+            await starting
+        await kubelet.until(lambda pods: not pods)
+    assert fault_proxy.count("create") == 1
+    assert len(launcher_of(scheduler).maker) == 0
+
+
 async def test_a_roll_back_is_tried_again_until_it_is_done(
     scene: Scene, kubelet: Kubelet, fault_proxy: FaultProxy, kube: Rest
 ) -> None:
