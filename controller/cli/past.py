@@ -243,7 +243,9 @@ def _look_in_files(
     """``at_once``: how one file may be looked at without holding it all."""
     from controller.cli.running import DONE, reported
     from controller.past.history import history_of_files
+    from events.collector import calm_collector
 
+    calm_collector()
     files = source.files or []
     with reported(source.output):
         code = at_once(files[0]) if len(files) == 1 else None
@@ -258,6 +260,9 @@ def _look_in_files(
 def _ask(source: _Source, read: Callable[[Reach], Awaitable[T]], work: Callable[[T], int]) -> None:
     from controller.cli.session import Where, converse
     from controller.past.reaching import reach
+    from events.collector import calm_collector
+
+    calm_collector()
 
     async def ask(bus: SlotbusClient, shown: Progress) -> int:
         found = await read(reach(bus.nc, bus.subjects, source.archive))
