@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.simulation.story import Action, Setup, Story
 
@@ -64,14 +65,14 @@ class Drawer:
         self.hurry = self.rng.choice(HURRY)
 
     def story(self) -> Story:
-        actions = self._series(GOOD, GOOD_EVERY_S / self.hurry)
+        actions = self.series(GOOD, GOOD_EVERY_S / self.hurry)
         bad = [Kind(kind.weight * self.often[at], kind.draw) for at, kind in enumerate(BAD)]
         if self.chaos and any(kind.weight for kind in bad):
-            actions += self._series(bad, BAD_EVERY_S / self.chaos)
+            actions += self.series(bad, BAD_EVERY_S / self.chaos)
         actions.sort(key=lambda action: action.at)
         return Story(seed=self.seed, setup=self.setup, length_s=self.length_s, actions=actions)
 
-    def _series(self, kinds: list[Kind], every_s: float) -> list[Action]:
+    def series(self, kinds: list[Kind], every_s: float) -> list[Action]:
         weights = [kind.weight for kind in kinds]
         at = SETTLING_S
         actions: list[Action] = []
@@ -277,6 +278,75 @@ BAD: Final = [
 ]
 
 
+def _late_order(d: Drawer, at: float) -> list[Action]:
+    """A leader repeats an order to a frozen node, is cut off, and heard again too late."""
+    ttl_s = d.setup.lease_ttl_s
+    return [
+        *(Action(at=at, kind="freeze", who=f"n{n}", s=3.5) for n in (1, 2)),
+        *(_later(d, at + 0.1 + step / 5, "start", job) for step, job in enumerate("ab")),
+        Action(at=at + 0.6, kind="cut", who=d.controller(), s=ttl_s + 3.0, on=True, n=1),
+    ]
+
+
+def _late_again(d: Drawer, at: float) -> list[Action]:
+    """An order that is repeated to a frozen node comes once more when all is over."""
+    job = d.job()
+    return [
+        Action(at=at, kind="program", who="brief", job=job, s=8.0),
+        *(Action(at=at, kind="freeze", who=f"n{n}", s=3.5) for n in (1, 2)),
+        _later(d, at + 0.1, "start", job),
+        *(Action(at=at + 2.9, kind="reconnect", who=who, s=0.6, p=2.0) for who in ("c1", "c2")),
+    ]
+
+
+def _late_list(d: Drawer, at: float) -> list[Action]:
+    """What a new node says comes twice, and a start has waited for it."""
+    node = d.new_node()
+    return [
+        Action(at=at, kind="weather", who="twice", p=0.8, s=4.0),
+        replace(_later(d, at + 0.1, "start", f"all-{node}"), n=8),
+        replace(_later(d, at + 0.2, "start", node), n=5, more={"on_shortage": "wait"}),
+        Action(at=at + 0.5, kind="join", who=node, n=5),
+    ]
+
+
+def _half_a_start(d: Drawer, at: float) -> list[Action]:
+    """Some workers of a start can be launched, and some nowhere."""
+    start = _later(d, at + 0.1, "start", d.job())
+    return [Action(at=at, kind="refuse", who=d.node(), n=4), replace(start, n=7)]
+
+
+def _frozen_start(d: Drawer, at: float) -> list[Action]:
+    """A node hears of a start when nobody waits for its answer any more."""
+    return [
+        Action(at=at, kind="freeze", who=d.node(), s=d.seconds(6.0)),
+        *(_later(d, at + 0.1 + step, "start", job) for step, job in enumerate("abc")),
+    ]
+
+
+MOTIFS: Final[dict[str, Draw]] = {
+    motif.__name__.removeprefix("_"): motif
+    for motif in (
+        *(_brief, _late_append, _late_inventory, _late_order, _half_a_start),
+        *(_frozen_start, _late_list, _late_again),
+    )
+}
+"""What goes wrong in stories that are all about one thing."""
+
+MOTIF_EVERY_S: Final = 8.0
+
+
 def draw(seed: int) -> Story:
     """The story of a seed."""
     return Drawer(seed).story()
+
+
+def draw_about(seed: int, motif: str) -> Story:
+    """A story in which one thing goes wrong again and again."""
+    drawer = Drawer(seed)
+    drawer.setup = replace(drawer.setup, controllers=2, lease_ttl_s=4, slots=[4, 4])
+    drawer.length_s = 60.0
+    actions = drawer.series(GOOD, 4 * GOOD_EVERY_S)
+    actions += drawer.series([Kind(1, MOTIFS[motif])], MOTIF_EVERY_S)
+    actions.sort(key=lambda action: action.at)
+    return Story(seed=seed, setup=drawer.setup, length_s=drawer.length_s, actions=actions)

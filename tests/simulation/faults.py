@@ -111,8 +111,11 @@ def no_roll_back() -> Iterator[None]:
 
 @contextmanager
 def old_inventories() -> Iterator[None]:
-    """A worker that a list lacks is gone, whenever the list was taken."""
-    with patch.object(_module("reconcile"), "_is_later", lambda *_: True):
+    """A worker that a list lacks is gone, whenever and under whomever the list was taken."""
+    with (
+        patch.object(_module("reconcile"), "_is_later", lambda *_: True),
+        patch.object(_module("nodes"), "_is_ours", lambda *_: True),
+    ):
         yield
 
 
@@ -248,13 +251,6 @@ def a_slot_too_many() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def inventories_never_asked() -> Iterator[None]:
-    """Nobody asks a node what it runs, whatever its heartbeats say."""
-    with patch.object(_module("nodes"), "ask", lambda *_, **__: None):
-        yield
-
-
 FAULTS: Final[dict[str, Fault]] = {
     fault.__name__: fault
     for fault in (
@@ -275,6 +271,5 @@ FAULTS: Final[dict[str, Fault]] = {
         recycled_pids,
         ends_acknowledged_early,
         a_slot_too_many,
-        inventories_never_asked,
     )
 }

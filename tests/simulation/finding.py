@@ -12,15 +12,25 @@ from typing import Final
 
 from msgspec import Struct
 
-from tests.simulation.drawing import draw
+from tests.simulation.drawing import draw, draw_about
 from tests.simulation.faults import FAULTS
 from tests.simulation.world import tell
 
-BUDGET_STORIES: Final = 150
-SEARCHES: Final = 5
+BUDGET_STORIES: Final = 100
+SEARCHES: Final = 3
 """For the mean of each, each from another seed."""
 
 STRIDE: Final = 10_000
+
+ABOUT: Final = {
+    "no_epoch_check": "late_order",
+    "no_roll_back": "half_a_start",
+    "old_inventories": "late_list",
+    "tombstones_forgotten": "late_again",
+    "uncertain_taken_for_failed": "frozen_start",
+}
+"""Faults that need several things at once, and the motif of the stories in which they are looked
+for; the others are looked for in stories about anything."""
 
 
 class Found(Struct, frozen=True):
@@ -35,10 +45,11 @@ class Found(Struct, frozen=True):
 
 def find(name: str, first: int, stories: int = BUDGET_STORIES) -> Found:
     """Tells stories from seed ``first`` on with a fault put in, until a law is broken."""
+    about = ABOUT.get(name, "")
     steps, began, seed = 0, time.process_time(), first
     with FAULTS[name]():
         for seed in range(first, first + stories):
-            told = tell(draw(seed))
+            told = tell(draw_about(seed, about) if about else draw(seed))
             steps += told.steps
             if told.broken:
                 spent = time.process_time() - began
