@@ -89,7 +89,8 @@ class Outside:
         finally:
             await self._let_go()
             with contextlib.suppress(nats.errors.Error, OSError):  # the connection may be gone
-                await listening.unsubscribe()
+                async with asyncio.timeout(ASK_TIMEOUT_S):  # what has come is taken first
+                    await listening.drain()  # type: ignore[no-untyped-call]
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await self._recorder.close()
@@ -146,9 +147,10 @@ class Outside:
         decode(body, TapReply)
 
     async def _let_go(self) -> None:
+        """The leader first publishes what it has gathered."""
         request = TapInbox(tap_id=self._tap_id, hold_s=0)
         with contextlib.suppress(SlotbusError):  # it ends by itself
-            await self._bus.ask(self._bus.subjects.tap, encode(request), 1.0)
+            await self._bus.ask(self._bus.subjects.tap, encode(request), ASK_TIMEOUT_S)
 
     # --- what comes ---------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 
-from controller.recordbuffer import Made, NewFile, RecordBuffer, RecordStats, make
+from controller.recordbuffer import Item, Made, NewFile, RecordBuffer, RecordStats, make
 from controller.recordsettings import BUFFER_BYTES
 from events.codec import decode, encode
 from events.errors import Overloaded, SlotbusError
@@ -37,7 +37,7 @@ from schedulers.recording import Header, Opening
 GATHER_S: Final = 0.05
 FLUSH_TIMEOUT_S: Final = 5
 LAST_WORDS_S: Final = 1.0
-"""For what is left when the leadership ends."""
+"""For what is left when a recorder lets go, or the leadership ends."""
 
 MAX_TAPS: Final = 16
 
@@ -79,6 +79,8 @@ class InboxTap(RecordBuffer):
         self._interrupted = False
         """What was published last is not what came before this."""
         self._epoch = 0
+        self._publishing = asyncio.Lock()
+        """Pieces go out in order."""
         self._expiry: asyncio.TimerHandle | None = None
         self._subscription: Subscription | None = None
 
@@ -94,7 +96,10 @@ class InboxTap(RecordBuffer):
             return  # the leader will
         headers: dict[str, str] | None = None
         try:
-            self._hold(decode(message.data, TapInbox))
+            request = decode(message.data, TapInbox)
+            if request.hold_s == 0 and request.tap_id in self._until:
+                await self._last_words()
+            self._hold(request)
             body = encode(TapReply(epoch=self._epoch))
         except SlotbusError as error:
             headers = {ERROR_HEADER: error.message, ERROR_CODE_HEADER: str(error.status)}
@@ -165,18 +170,26 @@ class InboxTap(RecordBuffer):
 
     async def close(self) -> None:
         """Publishes what waits, for at most LAST_WORDS_S seconds."""
-        with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                if self._subscription is not None:
-                    await self._subscription.unsubscribe()
-                await self._publish_waiting(1)
+        with contextlib.suppress(nats.errors.Error, OSError):
+            if self._subscription is not None:
+                await self._subscription.unsubscribe()
+        await self._last_words()
         self._until.clear()
         self._look()
 
+    async def _last_words(self) -> None:
+        """What waits is published before somebody stops to listen."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._publish_waiting(FLUSH_TIMEOUT_S)
+
     async def _publish_waiting(self, timeout_s: int) -> None:
-        taken = self._take()
-        if not taken:
-            return
+        async with self._publishing:
+            taken = self._take()
+            if taken:
+                await self._publish(taken, timeout_s)
+
+    async def _publish(self, taken: Sequence[Item], timeout_s: int) -> None:
         lines = [item for item in taken if not isinstance(item, NewFile)]
         try:
             made = await asyncio.to_thread(make, lines, self._mask)

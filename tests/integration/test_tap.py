@@ -99,6 +99,16 @@ async def test_what_is_recorded_from_outside_is_the_log(
     assert made.said == []
 
 
+async def test_what_happened_right_before_the_end_is_there(
+    bench: TappedBench, nc: Client, subjects: Subjects, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    async with recording(nc, subjects, path):
+        await bench.start("a", 1)
+        end = bench.engine.ledger.position
+    assert reached(path, end)
+
+
 async def test_while_nobody_asks_nothing_is_published_and_a_dead_recorder_is_forgotten(
     bench: TappedBench, nc: Client, subjects: Subjects
 ) -> None:
