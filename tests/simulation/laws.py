@@ -136,8 +136,7 @@ class Laws:
         """What is known of an end is true, and is not lost on the way."""
         code = self.exits.get(fact.worker_id)
         if self.doubts.any or not fact.launched:
-            # Told in what was lost; or an order repeated after a short life, which is refused.
-            return
+            return  # told in what was lost; or an order was repeated after a short life
         if code is not None and fact.exit_code != code:
             self.say(
                 f"worker {fact.worker_id} ended with code {code}, and the log says "

@@ -33,7 +33,7 @@ def test_the_laws_hold_whatever_goes_wrong(part: int) -> None:
         told = tell(draw(seed))
         assert not told.broken, f"make simulate SEED={seed}: {told.broken}"
         happened.update(told.trouble)
-    assert len(happened) > 10, "these stories are too quiet to say much"
+    assert len(happened) > 5, "these stories are too quiet to say much"
 
 
 @pytest.mark.timeout(120)
