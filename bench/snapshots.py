@@ -44,7 +44,7 @@ from schedulers.decide.messages import Tick
 RECORDS: Final = 50_000
 EVERY: Final = 10_000
 KEPT: Final = 3
-TOGETHER: Final = 64
+TOGETHER: Final = 512
 """Records in a message, as a busy leader writes them."""
 
 ROUNDS: Final = 3
