@@ -451,6 +451,23 @@ async def test_a_stop_lets_open_commands_end_and_sends_others_away(bench: Bench)
         await bench.start(body)
 
 
+async def test_what_comes_while_open_commands_end_is_served(bench: Bench) -> None:
+    body: dict[str, object] = {"job_id": "j", "slots": 1}
+    async with background(bench.start(body)) as first:
+        held = await bench.engine.next()
+        async with background(bench.inbox.settle(DEADLINE_S)) as settling:
+            bench.engine.reply = lambda _message: STARTED
+            assert json.loads((await bench.start(body)).data)["run_id"] == 1
+            assert not settling.done()
+            assert held.answer is not None
+            held.answer(STARTED)
+            await asyncio.wait_for(settling, DEADLINE_S)
+            await first
+    await bench.inbox.finish(0.01)
+    with pytest.raises(NoRespondersError):  # and not left without an answer
+        await bench.start(body)
+
+
 async def test_a_command_that_outlasts_the_grace_is_sent_to_the_next_leader(bench: Bench) -> None:
     async with background(bench.start({"job_id": "j", "slots": 1})) as asking:
         held = await bench.engine.next()
