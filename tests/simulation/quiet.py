@@ -36,7 +36,10 @@ def _owed(world: World) -> Iterator[str]:
     lost = [
         command_id
         for command_id, asked in world.people.asked.items()
-        if asked.queued and asked.answer and command_id not in world.laws.taken
+        if asked.queued
+        and asked.answer
+        and command_id not in world.laws.taken
+        and command_id not in world.laws.doubts.commands
     ]
     if lost:
         yield f"left in the queue, and not done: {lost}"
