@@ -158,6 +158,10 @@ class Dispatcher:
                     ack = await self._launcher.launch(what, self._try_s)
                     return Launched(what.worker_id, what.incarnation, pid=ack.pid, seq=ack.seq)
                 except LaunchRefused as error:
+                    if error.facts.get("ran"):
+                        # The answer to an earlier try was lost. Its end will tell, with its exit.
+                        self.outcomes["RanAlready"] += 1
+                        return None
                     return LaunchFailed(what.worker_id, error.message)
                 except Fenced:
                     # An earlier try may have started it: the node's inventory will tell.

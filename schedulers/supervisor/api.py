@@ -66,7 +66,8 @@ class OutputTail(Struct, frozen=True):
 class SpawnRefused(SlotbusError):
     """This worker does not run here and, under this worker_id, never will.
 
-    The message says why: no such program, a tombstone, a lower epoch than seen.
+    The message says why: no such program, a tombstone, a lower epoch than seen. The fact
+    ``ran`` says that it did run: its end is reported, if it was not yet.
     """
 
     code = "start_failed"

@@ -250,7 +250,10 @@ class LocalSupervisor:
             raise SpawnRefused(f"worker {spec.worker_id} never starts here: {stone.reason}")
         if worker is not None:
             state = worker.row().state
-            raise SpawnRefused(f"worker {spec.worker_id} never starts here again: it is {state}")
+            raise SpawnRefused(
+                f"worker {spec.worker_id} never starts here again: it is {state}",
+                ran=worker.process is not None,
+            )
         if self._closing:
             raise SpawnRefused("the supervisor is shutting down")
         if len(self._state.workers) >= MAX_WORKERS:

@@ -108,8 +108,9 @@ async def test_launching_again_answers_as_before(home: Home) -> None:
 async def test_a_worker_that_ended_never_starts_again(home: Home) -> None:
     await home.launch("w", workers.exits(0))
     await home.end("w")
-    with pytest.raises(SpawnRefused, match="finished"):
+    with pytest.raises(SpawnRefused, match="finished") as refused:
         await home.launch("w", workers.sleeps())
+    assert refused.value.facts["ran"] is True
     await home.supervisor.acknowledge(["w"])
     with pytest.raises(SpawnRefused, match="already ran"):
         await home.launch("w", workers.sleeps())

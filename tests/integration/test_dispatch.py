@@ -24,7 +24,7 @@ from schedulers.decide.messages import (
     TakeInventory,
 )
 from schedulers.dispatch import LISTS_AT_ONCE, Dispatcher
-from schedulers.launcher import Assignment, LaunchAck, StopOrder, Unreachable
+from schedulers.launcher import Assignment, LaunchAck, LaunchRefused, StopOrder, Unreachable
 from tests.support.scripted import NEVER, OK, ScriptedLauncher, ScriptedNode, late, refused
 
 pytestmark = pytest.mark.looptime
@@ -107,6 +107,20 @@ async def test_uncertainty_comes_when_the_time_for_launching_is_over() -> None:
     began = asyncio.get_running_loop().time()
     assert [type(outcome) for outcome in await desk.settle()] == [LaunchUncertain]
     assert 8 <= asyncio.get_running_loop().time() - began <= TIMEOUT_S + 3
+
+
+async def test_what_ran_already_did_not_fail_to_launch() -> None:
+    """The answer to the launch was lost, and the worker has ended since: its end, with its
+    exit code, is reported, and is not to be overtaken by "it never ran"."""
+
+    class Ended(ScriptedLauncher):
+        async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
+            raise LaunchRefused("it is finished", ran=True)
+
+    desk = Desk(Ended(ScriptedNode("n1")))
+    desk.dispatcher.start(launch("w1"))
+    assert await desk.settle() == []
+    assert desk.dispatcher.outcomes["RanAlready"] == 1
 
 
 async def test_what_is_under_way_is_not_begun_twice() -> None:
