@@ -70,7 +70,7 @@ class Auditor:
         self._foldable = True
         self.accounts = Accounts()
         """Its own, from the facts alone."""
-        self._at = datetime.min.replace(tzinfo=UTC)
+        self._at = self._led_at = datetime.min.replace(tzinfo=UTC)
         self._found: list[Violation] = []
 
     def begin_with(self, ledger: Ledger) -> None:
@@ -104,11 +104,13 @@ class Auditor:
         return self._found
 
     def finish(self, now: datetime | None = None) -> list[Violation]:
-        """What can only be seen at the end: snapshots, and outcomes overdue at ``now``."""
+        """What can only be seen at the end: snapshots, and outcomes overdue at ``now``. While
+        nobody led none was due."""
         self._found = []
         self._compare_folds()
         for command_id, deadline in self.accounts.pending.items():
-            if now is not None and deadline is not None and deadline + OVERDUE_SLACK < now:
+            due = deadline and max(deadline, self._led_at)
+            if now is not None and due is not None and due + OVERDUE_SLACK < now:
                 text = f"command {command_id} has no outcome, which was due at {deadline}"
                 self._broken(3, text, command_id=command_id)
         return self._found
@@ -119,6 +121,7 @@ class Auditor:
     # --- law by law ---------------------------------------------------------------------
 
     def _check_leader(self, fact: f.LeaderStarted) -> None:
+        self._led_at = self._at
         if fact.epoch <= self.accounts.epoch:
             text = f"epoch {fact.epoch} follows epoch {self.accounts.epoch}"
             self._broken(5, text, epoch=str(fact.epoch))

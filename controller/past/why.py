@@ -89,15 +89,15 @@ def why(history: History, thing: str) -> Why:
     raise Invalid(text, path="ID")
 
 
-def first_violation(history: History, *, overdue: bool = False) -> Broken | None:
+def first_violation(history: History) -> Broken | None:
     """Reads the log against the laws; of one that begins later, with the ledger of then.
-    ``overdue``: outcomes that were due by its last record are missing."""
+    Outcomes that were due by its last record are missing."""
     auditor = audit_from(Ledger.restore(history.base)) if history.after else Auditor()
     for each in history.all():
         broken = auditor.observe(each.position, each.record)
         if broken:
             return _told_law(history, broken[0])
-    last = history.records[-1].at if history.records and overdue else None
+    last = history.records[-1].at if history.records else None
     broken = auditor.finish(last)
     return _told_law(history, broken[0]) if broken else None
 

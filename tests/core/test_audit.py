@@ -226,6 +226,16 @@ def test_law_3_an_outcome_is_not_overdue() -> None:
     assert (found.law, found.facts) == (3, {"command_id": "c1"})
 
 
+def test_law_3_while_nobody_led_no_outcome_was_due() -> None:
+    due = DAWN + timedelta(seconds=10)
+    first = log_of(leader(), taken(deadline=due))
+    back = due + timedelta(minutes=5)
+    led = Record(at=back, epoch=FIRST_EPOCH + 1, cause="leader", events=[leader(FIRST_EPOCH + 1)])
+    assert audit([*first, led], back + timedelta(seconds=4)) == []
+    (found,) = audit([*first, led], back + timedelta(seconds=6))
+    assert found.law == 3
+
+
 # --- law 4 ----------------------------------------------------------------------------------
 
 
