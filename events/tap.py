@@ -47,7 +47,7 @@ class InboxPiece(Message, kw_only=True, frozen=True, omit_defaults=True):
 
     ``number`` grows by one with each piece, and ``line`` is how many lines came before this one:
     so who misses some knows it, and how many. A line too long for a message comes as ``text``, in
-    parts, of which all but the last say ``more``.
+    parts, of which all but the last say ``more`` and all but the first are ``continued``.
     """
 
     epoch: int
@@ -56,6 +56,7 @@ class InboxPiece(Message, kw_only=True, frozen=True, omit_defaults=True):
     lines: list[Raw] = field(default_factory=list)
     text: str = ""
     more: bool = False
+    continued: bool = False
 
 
 class Cutter:
@@ -90,10 +91,15 @@ class Cutter:
     def _parts(self, text: str, length: int) -> Iterator[bytes]:
         for at in range(0, len(text), length):
             more = at + length < len(text)
-            yield self._piece(text=text[at : at + length], more=more)
+            yield self._piece(text=text[at : at + length], more=more, continued=at > 0)
 
     def _piece(
-        self, *, lines: list[Raw] | None = None, text: str = "", more: bool = False
+        self,
+        *,
+        lines: list[Raw] | None = None,
+        text: str = "",
+        more: bool = False,
+        continued: bool = False,
     ) -> bytes:
         lines = lines or []
         self._number += 1
@@ -104,9 +110,13 @@ class Cutter:
             lines=lines,
             text=text,
             more=more,
+            continued=continued,
         )
         self._line += len(lines) + bool(text and not more)
         return msgspec.json.encode(piece)
+
+
+LOST_ON_THE_WAY: Final = "messages were lost between the leader and the recorder"
 
 
 class Lost(Struct, frozen=True):
@@ -137,16 +147,23 @@ class Joiner:
         self._line = piece.line + len(piece.lines)
         found += [bytes(line) for line in piece.lines]
         if piece.text:
-            self._parts.append(piece.text)
-            if not piece.more:
-                found.append("".join(self._parts).encode())
-                self._parts = []
-                self._line += 1
+            found += self._part(piece)
         return found
+
+    def _part(self, piece: InboxPiece) -> Iterator[bytes | Lost]:
+        """The line that is whole with this part of it, or lost with its beginning."""
+        known = bool(self._parts) == piece.continued
+        if known:
+            self._parts.append(piece.text)
+        if piece.more:
+            return
+        yield "".join(self._parts).encode() if known else Lost(1, LOST_ON_THE_WAY)
+        self._parts = []
+        self._line += 1
 
     def _missing(self, piece: InboxPiece) -> Iterator[Lost]:
         if self.epoch and piece.epoch != self.epoch:
             yield Lost(0, f"the leader of epoch {self.epoch} was followed by one of {piece.epoch}")
         elif self.epoch and piece.number != self._number + 1:
             missing = max(0, piece.line - self._line)
-            yield Lost(missing, "messages were lost between the leader and the recorder")
+            yield Lost(missing, LOST_ON_THE_WAY)

@@ -173,6 +173,8 @@ class Player:
         self._blurred = False
         """Values were masked: what the leader made of them can't be compared any more."""
         self._open = False
+        self._told = False
+        """Whether the recording itself says that something is missing before what follows."""
         self._base = b""
         self._stretch_base = 0
         self._drafts: list[Draft] = []
@@ -187,10 +189,10 @@ class Player:
             case Gap():
                 self.replayed.missing += line.count
                 self.replayed.gaps.append(line.reason)
-                self._open = False
+                self._open, self._told = False, True
             case Torn():
                 self.replayed.torn.append(line.sentence)
-                self._open = False
+                self._open, self._told = False, True
             case Entered() if self._open:
                 self._entered(line)
             case Stored() if self._open:
@@ -215,6 +217,10 @@ class Player:
         if follows and not self._blurred and played.ledger.snapshot() != bytes(line.ledger):
             text = f"at record {line.position} the replayed ledger is not the leader's"
             raise Diverged(text, position=line.position)
+        if played.stretches and line.position > played.position and not self._told:
+            first = played.position + 1
+            played.gaps.append(f"records {first} to {line.position} are in none of the files")
+        self._told = False
         self._rules, self._epoch, self._open = line.rules, line.epoch, True
         self._base, self._drafts = bytes(line.ledger), []
         played.ledger = Ledger(msgspec.json.decode(self._base, type=LedgerState))

@@ -28,7 +28,7 @@ Moment: TypeAlias = int | datetime | None
 
 class History(Struct, frozen=True, kw_only=True):
     """Records that follow one another; ``base``: the ledger's snapshot before the first, empty
-    where that is the log's beginning. ``torn``: what is missing at the end of files."""
+    where that is the log's beginning. ``torn``: what is missing, in sentences."""
 
     records: list[Record]
     base: bytes = b""
@@ -85,8 +85,15 @@ def history_of_files(*paths: Path) -> History:
             return History(records=records, torn=torn)
         after = Position(base.position)
         return History(records=records, base=bytes(base.ledger), after=after, torn=torn)
-    stretches = _that_follow(replay(items).stretches)
+    played = replay(items)
+    stretches = _that_follow(played.stretches)
     first = stretches[0]
+    torn += [f"something is missing: {gap}" for gap in played.gaps]
+    if first is not played.stretches[0]:
+        torn.append(
+            f"the files go on after record {first.after}, and what they have of earlier ones does "
+            "not lead there: it is left out"
+        )
     bases = [
         bytes(item.ledger)
         for item in items

@@ -69,6 +69,7 @@ async def test_an_orderly_end_of_the_leader_is_recorded_too(
     async with controller(config) as made:
         await made.leading()
         async with recording(nc, subjects, path):
+            await until(lambda: path.exists() and bool(replay_file(path).stretches))
             await made.stop()
             await until(lambda: replay_file(path).stretches[-1].ended == "")
 

@@ -59,6 +59,17 @@ def test_what_is_lost_is_counted_and_no_half_line_is_taken_for_a_whole_one(
     assert said == (len(kept) < len(first) + len(between) + len(last))
 
 
+def test_the_end_of_a_line_alone_is_no_line() -> None:
+    cutter = Cutter(7)
+    first, *_, end, last = cut(cutter, [["a"], ["b" * 1_500], ["c"]], ENVELOPE_BYTES + 64)
+    assert joined(Joiner(), [first, end, last]) == [
+        line("a"),
+        Lost(0, "messages were lost between the leader and the recorder"),
+        Lost(1, "messages were lost between the leader and the recorder"),
+        line("c"),
+    ]
+
+
 def test_another_leader_is_a_gap_and_what_the_old_one_still_says_is_left_out() -> None:
     joiner = Joiner()
     old, new = Cutter(7), Cutter(8)
