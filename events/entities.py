@@ -103,7 +103,7 @@ class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     created it; ``missing``: slots that it lacked when it began to wait; ``not_before``: when
     it may be placed. ``restart_of``: the run that it follows by itself, as the ``tries``-th
     restart in a row (0: it moved). ``restart``, ``next_tries``: whether, and as what, another
-    one follows when it is stopped."""
+    one follows when it is stopped. ``adopted``: what it was started with is not known."""
 
     job_id: str
     run_id: int
@@ -129,6 +129,7 @@ class Run(Struct, kw_only=True, omit_defaults=True, gc=False):
     attempt: int = 0
     workers: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    adopted: bool = False
     rollback: bool = False
     restart: bool = False
     next_tries: int = 0

@@ -482,6 +482,7 @@ class Folding(Indexes):
             deadline=at,
         )
         self._run_created(created, at, epoch)
+        self.jobs[fact.job_id].run(fact.run_id).adopted = True
         self._run_placed(f.RunPlaced(job_id=fact.job_id, run_id=fact.run_id, attempt=1), at, epoch)
         self._run_running(f.RunRunning(job_id=fact.job_id, run_id=fact.run_id), at, epoch)
 

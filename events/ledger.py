@@ -69,6 +69,8 @@ class Ledger(Folding):
 
     def defines(self, run: Run) -> bool:
         """Whether the run's program and environment are still those it was started with."""
+        if run.adopted:
+            return False
         newest = self.jobs[run.job_id].current is run
         return not run.ended or (newest and run.job_id in self.state.definitions)
 

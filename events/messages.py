@@ -296,13 +296,14 @@ class ConfirmDeadReply(Message, kw_only=True, frozen=True):
 class RebuildReply(Message, kw_only=True, frozen=True):
     """``workers``: ids of those taken in; ``left``: why not, by the ids of others; ``more``:
     how many are left for another rebuild; ``unheard``: nodes that have not said under this
-    leader what they run."""
+    leader what they run; ``nodes``: how many are known at all, none right after a loss."""
 
     command_id: str
     workers: list[str]
     left: dict[str, str] = {}
     more: int = 0
     unheard: list[str] = []
+    nodes: int = 0
     warnings: list[str] = []
 
 

@@ -78,6 +78,9 @@ def stop(
         print_reply(where, shown, body, lambda: print_stop(reply))
         if not reply.unconfirmed:
             return DONE
+        if request.wait_s == 0:
+            typer.echo(f"{len(reply.unconfirmed)} are being stopped", err=True)
+            return DONE
         unconfirmed_line(reply)
         return REFUSED
 

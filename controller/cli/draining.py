@@ -85,7 +85,7 @@ def drain(
             await asyncio.gather(watching, return_exceptions=True)
         reply = decode(body, DrainReply)
         print_reply(where, shown, body, lambda: print_drain(reply))
-        return DONE if reply.complete else REFUSED
+        return DONE if reply.complete or request.wait_s == 0 else REFUSED
 
     converse(where, f"draining {node}", work)
 

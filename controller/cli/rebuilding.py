@@ -47,7 +47,8 @@ def rebuild(
         body = await bus.send(request)
         reply = decode(body, RebuildReply)
         print_reply(where, shown, body, lambda: _print(reply))
-        return REFUSED if reply.left or reply.unheard or reply.more else DONE
+        later = reply.left or reply.unheard or reply.more or not reply.nodes
+        return REFUSED if later else DONE
 
     converse(where, "rebuilding", work)
 
@@ -60,5 +61,7 @@ def _print(reply: RebuildReply) -> None:
         typer.echo(f"left: {worker_id}: {reason}")
     if reply.unheard:
         typer.echo(f"not heard yet: {', '.join(reply.unheard)}: repeat it when they were")
+    if not reply.nodes:
+        typer.echo("no node is known yet: repeat it when agents have registered")
     if reply.more:
         typer.echo(f"{reply.more} more: repeat it")

@@ -55,6 +55,7 @@ def rebuild(draft: Draft, request: RebuildReq, command_id: str, digest: str) -> 
         left=dict(list(left.items())[:MOST_ADOPTED]),
         unheard=unheard[:MOST_ADOPTED],
         more=more,
+        nodes=len(draft.ledger.nodes),
     )
     succeed(draft, command_id, reply)
 

@@ -91,6 +91,23 @@ def test_what_was_taken_in_lives_and_ends_like_any_other(story: Story) -> None:
     story.check()
 
 
+def test_what_it_was_started_with_is_not_known_and_so_not_started_again(story: Story) -> None:
+    shows(story, "n1", lives("w1"))
+    rebuild(story)
+    run = story.ledger.jobs["j"].current
+    assert not story.ledger.defines(run)
+    story.tell(ended("w1"))
+    assert run.ended
+    assert not story.ledger.defines(run)
+    assert not story.fold().defines(story.fold().jobs["j"].current)
+
+
+def test_right_after_a_loss_no_node_is_known(story: Story) -> None:
+    assert rebuild(story).nodes == 0
+    story.nodes(n1=1)
+    assert rebuild(story, "r2").nodes == 1
+
+
 def test_it_may_be_repeated_and_then_finds_nothing(story: Story) -> None:
     shows(story, "n1", lives("w1"))
     rebuild(story)

@@ -174,6 +174,13 @@ def test_output_is_followed_until_the_job_is_over(console: Console) -> None:
         assert logs.out.count("| bye") == 1
 
 
+def test_a_stop_that_does_not_wait_is_accepted(console: Console) -> None:
+    assert console.run("start", "unwaited", "--slots", "1").code == 0
+    done = console.run("stop", "unwaited", "--wait", "0")
+    assert (done.code, "error" in done.err) == (0, False), done
+    assert console.run("wait", "unwaited", "--for", "finished").code != 4
+
+
 def test_events_are_followed(console: Console) -> None:
     with console.running("events", "--follow", "--job", "watched", "-o", "json") as events:
         assert console.run("start", "watched", "--slots", "1").code == 0

@@ -113,6 +113,9 @@ async def test_the_whole_log_is_lost(
                 "big": "running",
                 "small": "running",
             }
+            done = await asyncio.to_thread(console.run, "restart", "small", *where)
+            assert done.code != 0, done
+            assert alive(await caller.workers()) == pids
             await caller.cmd("stop", job_id="big", force=True)
             assert sum((await node_rows(caller)).values()) == 2 * SLOTS - 1
 
