@@ -61,7 +61,8 @@ wheel: $(STAMP)
 
 # The laws in virtual time: other seeds each time; SEED tells one again, with all it says.
 simulate: $(STAMP)
-	$(BIN)/python -m tests.simulation --seconds $(or $(SECONDS),600) --jobs $(JOBS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.simulation --seconds $(or $(SECONDS),600) --jobs $(JOBS) \
+		$(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST))
 
 # The laws under real faults; a failed drill leaves its logs, recordings and story.
 drill: $(STAMP)

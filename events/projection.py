@@ -43,9 +43,6 @@ MAX_WAITING: Final = 10_000
 FLUSH_RECORDS: Final = 200
 """A new leader may repeat so many after its predecessor, at the most."""
 FLUSH_BYTES: Final = 4 * 1024 * 1024
-GATHER_S: Final = 0.02
-"""What was just decided is published a little later: what waits for an answer goes first."""
-
 LOOK_S: Final = 10.0
 """How often a projection with nothing to tell looks whether all that it told is there."""
 
@@ -222,7 +219,6 @@ class EventProjection:
                 try:
                     async with asyncio.timeout(LOOK_S):
                         await self._more.wait()
-                    await asyncio.sleep(GATHER_S)
                 except TimeoutError:
                     await self._look()
 
