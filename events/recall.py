@@ -58,34 +58,31 @@ def fold(ledger: Ledger, records: Iterable[Record]) -> None:
 
 
 async def read_on(log: EventLog, *ledgers: Ledger) -> None:
-    """Folds what a log has behind ledgers that all stand at one position, up to its end. What
-    goes wrong on the way leaves them somewhere in between, all at the same place but after
-    LogUnreadable. Raises LogError as ``EventLog.read``."""
-    async with aclosing(log.read(Position(ledgers[0].position))) as batches:
-        async for records in batches:
-            for ledger in ledgers:
-                fold(ledger, records)
-
-
-async def fold_on(log: EventLog, ledger: Ledger) -> None:
-    """As ``read_on`` for a ledger that is not known to be of this log: the record that it
-    folded last is looked for first, and LogLost is raised where the log does not have it: it
-    is another log, or has lost its end."""
-    position = ledger.position
+    """Folds what a log has behind ledgers that all stand at one position, up to its end. The
+    record that they folded last is looked for first: a log that lost its end and was written on
+    has another one there. What goes wrong on the way leaves them somewhere in between, all at
+    the same place but after LogUnreadable. Raises LogError as ``EventLog.read``, and LogLost
+    where the log does not have that record."""
+    position = ledgers[0].position
     seen = position == START
-    reading = log.read(Position(max(0, position - 1)))
-    with paused_collector():
-        async with aclosing(reading) as batches:
-            async for records in batches:
-                if not seen:
-                    seen = True
-                    _check_last(records.pop(0), ledger)
+    async with aclosing(log.read(Position(max(0, position - 1)))) as batches:
+        async for records in batches:
+            if not seen:
+                seen = True
+                _check_last(records.pop(0), ledgers[0])
+            for ledger in ledgers:
                 fold(ledger, records)
     if not seen:
         raise LogLost(
             f"the log ends before the known position {position}: its tail was lost",
             expected=position,
         )
+
+
+async def fold_on(log: EventLog, ledger: Ledger) -> None:
+    """As ``read_on`` for much at once, at a program's beginning."""
+    with paused_collector():
+        await read_on(log, ledger)
 
 
 def _check_last(record: Record, ledger: Ledger) -> None:

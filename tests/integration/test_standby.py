@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog.testing
 from nats.aio.client import Client
@@ -22,7 +23,7 @@ from events.ids import START, Position
 from events.jetstream import JetStreamLog
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.ledger import Ledger
-from events.log import LogError, LogUnsettled, MemoryLog
+from events.log import LogError, LogLost, LogUnsettled, MemoryLog
 from events.recall import fold, recall
 from events.snapshots import MemorySnapshots, take
 from events.subjects import Subjects
@@ -164,6 +165,22 @@ async def test_a_log_that_was_made_anew_is_not_mixed_with_the_old_one(
     twins = await warm.take_over()
     assert twins is not None
     assert twins.ledger.snapshot() == folded(50).snapshot()
+
+
+async def test_a_log_that_lost_its_end_and_was_written_on_is_read_again() -> None:
+    """As long as before, but another: what was folded last is looked for at each look."""
+    logs = [MemoryLog()]
+    await logs[0].append(RECORDS[:20], expected=START, timeout_s=1.0)
+    warm = Standby(lambda: logs[-1], MemorySnapshots(), look_s=0.01)
+    async with background(warm.run()):
+        await until(lambda: warm.position == 20)
+    again = [*RECORDS[:19], msgspec.structs.replace(RECORDS[19], epoch=RECORDS[19].epoch + 1)]
+    shorter = MemoryLog()
+    await shorter.append(again, expected=START, timeout_s=1.0)
+    logs[0].__dict__.update(shorter.__dict__)
+    with pytest.raises(LogLost, match="written on"):
+        await warm.take_over()
+    assert warm.position == START
 
 
 async def test_an_end_that_cant_be_read_is_no_take_over(
