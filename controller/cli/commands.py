@@ -51,23 +51,22 @@ def stop(
     they are named, and the exit code is 1.
     """
     from controller.cli.output import print_stop, unconfirmed_line
-    from controller.cli.running import DONE, REFUSED, as_usage, reported
-    from controller.cli.session import Where, converse, leave, print_reply
-    from events.codec import convert, decode
+    from controller.cli.running import DONE, REFUSED
+    from controller.cli.session import Where, converse, leave, print_reply, said
+    from events.codec import decode
     from events.messages import StopReply, StopWorkersReq
 
-    fields = {
-        "job_id": job,
-        "run_id": run,
-        "force": force,
-        "grace_s": grace,
-        "wait_s": wait,
-        "command_id": command_id,
-    }
     where = Where(nats, output)
-    with reported(output), as_usage():
-        given = {key: value for key, value in fields.items() if value is not None}
-        request = convert(given, StopWorkersReq)
+    request = said(
+        where,
+        StopWorkersReq,
+        job_id=job,
+        run_id=run,
+        force=force,
+        grace_s=grace,
+        wait_s=wait,
+        command_id=command_id,
+    )
     if queue:
         leave(where, request)
         return
@@ -137,14 +136,10 @@ def node_command(
     show: Callable[[bytes], None],
 ) -> None:
     """A command about one node, whose reply is shown as ``show`` does."""
-    from controller.cli.running import DONE, as_usage, reported
-    from controller.cli.session import converse, leave, print_reply
-    from events.codec import convert
+    from controller.cli.running import DONE
+    from controller.cli.session import converse, leave, print_reply, said
 
-    fields = {"node_id": node, "wait_s": wait, "command_id": command_id}
-    with reported(where.output), as_usage():
-        given = {key: value for key, value in fields.items() if value is not None}
-        request = convert(given, kind)
+    request = said(where, kind, node_id=node, wait_s=wait, command_id=command_id)
     if queue:
         leave(where, request)
         return

@@ -51,25 +51,24 @@ def drain(
     the reason, and the exit code is 1; the node stays cordoned. `slotbus uncordon` cancels it.
     """
     from controller.cli.output import print_drain
-    from controller.cli.running import DONE, REFUSED, as_usage, reported
-    from controller.cli.session import Where, converse, leave, print_reply
+    from controller.cli.running import DONE, REFUSED
+    from controller.cli.session import Where, converse, leave, print_reply, said
     from events.client import wait_for_drain
-    from events.codec import convert, decode
+    from events.codec import decode
     from events.ids import DEFAULT_DRAIN_S
     from events.messages import DrainReply, DrainReq
 
     deadline_s = DEFAULT_DRAIN_S if deadline is None else deadline
-    fields = {
-        "node_id": node,
-        "deadline_s": deadline_s,
-        "force": force,
-        "wait_s": wait_for_drain(deadline_s) if wait is None else wait,
-        "command_id": command_id,
-    }
     where = Where(nats, output)
-    with reported(output), as_usage():
-        given = {key: value for key, value in fields.items() if value is not None}
-        request = convert(given, DrainReq)
+    request = said(
+        where,
+        DrainReq,
+        node_id=node,
+        deadline_s=deadline_s,
+        force=force,
+        wait_s=wait_for_drain(deadline_s) if wait is None else wait,
+        command_id=command_id,
+    )
     if queue:
         leave(where, request)
         return

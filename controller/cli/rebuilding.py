@@ -32,16 +32,13 @@ def rebuild(
     reason, and the exit code is 1; the same after nodes that were not heard from yet: repeat
     it.
     """
-    from controller.cli.running import DONE, REFUSED, as_usage, reported
-    from controller.cli.session import Where, converse, print_reply
-    from events.codec import convert, decode
+    from controller.cli.running import DONE, REFUSED
+    from controller.cli.session import Where, converse, print_reply, said
+    from events.codec import decode
     from events.messages import RebuildReply, RebuildReq
 
     where = Where(nats, output)
-    with reported(output), as_usage():
-        fields = {"wait_s": wait, "command_id": command_id}
-        given = {key: value for key, value in fields.items() if value is not None}
-        request = convert(given, RebuildReq)
+    request = said(where, RebuildReq, wait_s=wait, command_id=command_id)
 
     async def work(bus: SlotbusClient, shown: Progress) -> int:
         body = await bus.send(request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 import typer
@@ -20,6 +21,7 @@ from controller.cli.running import DONE, as_usage, reported, run_conversation
 from controller.logs import setup_logging
 from events.asking import Patience
 from events.client import SlotbusClient, make_command_id
+from events.codec import convert
 from events.errors import SlotbusError
 from events.messages import Command
 
@@ -31,6 +33,7 @@ class Where(Struct, frozen=True):
     output: Output
 
 
+M = TypeVar("M", bound=Struct)
 Work = Callable[[SlotbusClient, Progress], Awaitable[int]]
 
 
@@ -74,6 +77,13 @@ async def _client(
         retrying=retrying,
     ) as bus:
         yield bus
+
+
+def said(where: Where, kind: type[M], **fields: object) -> M:
+    """A command's message of what was said; what is None was not. A mistake is reported."""
+    with reported(where.output), as_usage():
+        given = {key: value for key, value in fields.items() if value is not None}
+        return convert(given, kind)
 
 
 def leave(where: Where, command: Command) -> None:
