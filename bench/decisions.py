@@ -17,8 +17,9 @@ from bench.rig import linked, nats_server
 from events.collector import calm_collector
 from events.errors import SlotbusError
 from events.jetstream import JetStreamLog
-from events.messages import CordonReq, RegisterNodeReq, UncordonReq
+from events.messages import CordonReq, UncordonReq
 from events.subjects import Subjects
+from events.traffic import RegisterNodeReq
 from schedulers.decide.messages import Reply
 from schedulers.engine import Engine, EngineSettings
 from schedulers.node.backend import node_backend

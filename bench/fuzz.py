@@ -32,7 +32,7 @@ from events.facts import Record
 from events.ids import Position
 from events.ledger import Ledger
 from events.log import MemoryLog
-from events.messages import (
+from events.traffic import (
     AgentStopReply,
     HeartbeatNodeReq,
     InventoryReply,

@@ -23,9 +23,9 @@ from controller.inbox import NatsInbox
 from controller.outbox import InboxStats
 from events.collector import calm_collector
 from events.log import MemoryLog
-from events.messages import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq
 from events.pulse import live_digest
 from events.subjects import Subjects
+from events.traffic import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq
 from schedulers.engine import Engine, EngineSettings
 from schedulers.node.backend import node_backend
 

@@ -11,8 +11,9 @@ from typing import Final
 
 from events.facts import AnyFact, LeaderStarted, NodeRegistered, Record
 from events.ledger import Ledger
-from events.messages import StartPipelineReq, WorkerFinishedReq
+from events.messages import StartPipelineReq
 from events.pulse import Pulse
+from events.traffic import WorkerFinishedReq
 from schedulers.decide import Draft, Rules, decide
 from schedulers.decide.messages import Inbound, Launch, Launched
 

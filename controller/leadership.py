@@ -40,8 +40,8 @@ from events.jetstream import JetStreamLog
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.ledger import Ledger
 from events.log import LogError
-from events.messages import QueryNodes
 from events.projection import EventProjection
+from events.queries import QueryNodes
 from events.recall import recall
 from events.subjects import Subjects
 from schedulers.backoff import Backoff

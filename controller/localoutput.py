@@ -21,8 +21,8 @@ from events.errors import Internal, SlotbusError
 from events.facts import Record, WorkerEnded, WorkerLaunched
 from events.ids import Position
 from events.ledger import Ledger
-from events.messages import AgentLogs, LogLines
 from events.subjects import Subjects
+from events.traffic import AgentLogs, LogLines
 from schedulers.process import LOCAL_NODE, ProcessLauncher
 from schedulers.shipping import LogShipper, stored_tail
 from schedulers.supervisor.api import OutputTail

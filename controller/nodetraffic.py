@@ -26,8 +26,8 @@ from controller.outbox import Answer, InboxStats, Offers, Outbox, Outcome, Respo
 from events.codec import decode_with
 from events.errors import Internal, Overloaded, SlotbusError
 from events.ids import NodeId
-from events.messages import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from events.subjects import Subjects
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from schedulers.decide.messages import NodeTraffic as NodeMessage
 
 PENDING_MESSAGES: Final = 1_000_000

@@ -30,7 +30,8 @@ from events.jetstream_messages import MSG_ID, stream_seq
 from events.jetstream_publish import Outgoing, Publisher
 from events.jetstream_read import read_stream
 from events.ledger import Ledger
-from events.messages import COMMANDS, QueryLeader
+from events.messages import COMMANDS
+from events.queries import QueryLeader
 from events.streams import aside_stream, queue_stream
 from events.subjects import Subjects
 from schedulers.decide.messages import Inbound, Queued, QueueMoved, Reply

@@ -27,7 +27,7 @@ from controller.recordbuffer import Item, Made, NewFile, RecordBuffer, RecordSta
 from controller.recordsettings import BUFFER_BYTES
 from events.codec import decode, encode
 from events.errors import Overloaded, SlotbusError
-from events.messages import QueryLeader
+from events.queries import QueryLeader
 from events.subjects import Subjects
 from events.tap import Cutter, TapInbox, TapReply
 from schedulers.decide.messages import Inbound

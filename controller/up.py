@@ -27,7 +27,7 @@ from controller.embedded import LOCALHOST, EmbeddedServer
 from controller.loading import NATS_VARIABLES
 from events.client import SlotbusClient
 from events.errors import SlotbusError
-from events.messages import JobRow
+from events.queries import JobRow
 from events.states import RUN_ENDED, NodeState
 from schedulers.idle import idle_command
 from schedulers.supervisor.api import SupervisorGone

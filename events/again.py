@@ -22,14 +22,8 @@ from events.client import SlotbusClient, make_command_id
 from events.codec import convert
 from events.errors import NotEnoughSlots, SlotbusError
 from events.ids import DEFAULT_GRACE_S, DEFAULT_WAIT_S
-from events.messages import (
-    JobReply,
-    NodeRow,
-    StartPipelineReq,
-    StopReply,
-    StopWorkersReq,
-    WorkerRow,
-)
+from events.messages import StartPipelineReq, StopReply, StopWorkersReq
+from events.queries import JobReply, NodeRow, WorkerRow
 from events.states import RUN_ENDED, NodeState, RunState
 
 

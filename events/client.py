@@ -38,13 +38,21 @@ from events.messages import (
     CordonReq,
     DrainReply,
     DrainReq,
+    NodeReply,
+    SchedulerConfig,
+    StartPipelineReq,
+    StartReply,
+    StopReply,
+    StopWorkersReq,
+    UncordonReq,
+)
+from events.policies import OnDrain, OnEnd, RestartOptions
+from events.queries import (
     JobReply,
     JobRow,
     JobsReply,
     LeaderReply,
-    LogLines,
     NodeDetailReply,
-    NodeReply,
     NodeRow,
     NodesReply,
     QueryJob,
@@ -55,24 +63,18 @@ from events.messages import (
     QueryShortage,
     QueryWorker,
     QueryWorkers,
-    SchedulerConfig,
     ShortageReply,
-    StartPipelineReq,
-    StartReply,
-    StopReply,
-    StopWorkersReq,
-    UncordonReq,
     WaitingRow,
     WorkerReply,
     WorkerRow,
     WorkersReply,
 )
-from events.policies import OnDrain, OnEnd, RestartOptions
 from events.queueing import leave
 from events.settings import DEFAULT_SERVER
 from events.states import RUN_ENDED
 from events.subjects import Subjects
 from events.tailing import LogReader, LogSource
+from events.traffic import LogLines
 
 DEFAULT_TAIL_BYTES: Final = 64 * 1024
 _LOG_PATIENCE: Final = Patience(absent_s=1.0, query_s=2.0)

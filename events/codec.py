@@ -27,7 +27,8 @@ from events.ids import (
     MAX_PROGRAM_DEPTH,
     RESERVED_ENV_PREFIX,
 )
-from events.messages import KubernetesOptions, Message, RegisterNodeReq, StartPipelineReq
+from events.messages import KubernetesOptions, Message, StartPipelineReq
+from events.traffic import RegisterNodeReq
 
 M = TypeVar("M", bound=msgspec.Struct)
 

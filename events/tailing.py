@@ -21,8 +21,9 @@ from nats.aio.subscription import Subscription
 from events.asking import NoAnswer, link_error
 from events.codec import decode, encode, error_from_body
 from events.errors import SlotbusError
-from events.messages import AgentLogs, AgentLogsReply, LogLines, WorkerRow
+from events.queries import WorkerRow
 from events.subjects import Subjects
+from events.traffic import AgentLogs, AgentLogsReply, LogLines
 
 TAIL_TIMEOUT_S: Final = 5.0
 IDLE_S: Final = 1.0

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 
 from events.client import SlotbusClient
 from events.errors import CommandTimeout, SlotbusError, UnknownJob
-from events.messages import JobReply
+from events.queries import JobReply
 from events.states import RUN_ENDED, RunState
 
 LOOK_S: Final = 1.0

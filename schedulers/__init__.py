@@ -11,14 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from events.messages import (
-    HeartbeatNodeReq,
-    RegisterNodeReq,
-    SchedulerConfig,
-    StartPipelineReq,
-    StopReply,
-    WorkerFinishedReq,
-)
+from events.messages import SchedulerConfig, StartPipelineReq, StopReply
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from schedulers.interface import NotEnoughSlots, Scheduler, SchedulerError, UnknownNode
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from events.ids import JobId, NodeId, RunId, WorkerId
 from events.log import EventLog, MemoryLog
-from events.messages import AgentStopReply, InventoryReply, WorkerFinishedReq
+from events.traffic import AgentStopReply, InventoryReply, WorkerFinishedReq
 from schedulers.decide import Rules
 from schedulers.ending import stop_all_jobs
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode

@@ -15,17 +15,14 @@ from events.errors import Invalid
 from events.ids import WorkerId
 from events.messages import (
     Command,
-    HeartbeatNodeReq,
     PlacedWorker,
-    QueryWorkers,
-    RegisterNodeReq,
     StartPipelineReq,
     StartReply,
     StopReply,
     StopWorkersReq,
-    WorkerFinishedReq,
-    WorkersReply,
 )
+from events.queries import QueryWorkers, WorkersReply
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from schedulers.backend import Backend, LocalNode
 from schedulers.decide.messages import NodeTraffic, Query, Reply
 from schedulers.interface import Scheduler

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from events.errors import CommandTimeout, Overloaded, SlotbusError
-from events.messages import HeartbeatNodeReq, RegisterNodeReq
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq
 from schedulers.decide.messages import (
     Grace,
     Inbound,

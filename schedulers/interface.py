@@ -10,14 +10,8 @@ from abc import ABC, abstractmethod
 
 from events.errors import NotEnoughSlots, SlotbusError, UnknownNode
 from events.ids import WorkerId
-from events.messages import (
-    HeartbeatNodeReq,
-    PlacedWorker,
-    RegisterNodeReq,
-    StartPipelineReq,
-    StopReply,
-    WorkerFinishedReq,
-)
+from events.messages import PlacedWorker, StartPipelineReq, StopReply
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 
 SchedulerError = SlotbusError
 

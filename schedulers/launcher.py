@@ -12,14 +12,8 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Raw, Struct
 
 from events.errors import SlotbusError
-from events.messages import (
-    AgentStopReply,
-    InventoryReply,
-    InventoryRow,
-    KubernetesOptions,
-    Stamp,
-    WorkerFinishedReq,
-)
+from events.messages import KubernetesOptions
+from events.traffic import AgentStopReply, InventoryReply, InventoryRow, Stamp, WorkerFinishedReq
 
 
 class Assignment(Struct, kw_only=True, frozen=True):

@@ -16,8 +16,8 @@ from typing import Final, Self
 from events.errors import Internal, NotLeader, SlotbusError
 from events.ids import Position
 from events.log import EventLog
-from events.messages import InventoryReply, RegisterNodeReq
 from events.pulse import Pulse
+from events.traffic import InventoryReply, RegisterNodeReq
 from schedulers.backend import Backend, LocalNode
 from schedulers.chance import Chance
 from schedulers.clock import Clock

@@ -26,10 +26,10 @@ from events.facts import CommandDone, Record
 from events.ids import START, Position
 from events.ledger import Ledger
 from events.log import EventLog, LogFull, conflict
-from events.messages import HeartbeatNodeReq, HeartbeatReply
 from events.pulse import Pulse
 from events.recall import recall
 from events.states import WorkerState
+from events.traffic import HeartbeatNodeReq, HeartbeatReply
 from schedulers.backend import Backend
 from schedulers.chance import Chance, SystemChance
 from schedulers.clock import Clock, MonotonicClock

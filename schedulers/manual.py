@@ -23,12 +23,8 @@ from msgspec import Struct
 from events.errors import Invalid, TooLarge
 from events.ids import MAX_INLINE_PROGRAM_BYTES
 from events.log import EventLog, MemoryLog
-from events.messages import (
-    AgentStopReply,
-    InventoryReply,
-    StartPipelineReq,
-    WorkerFinishedReq,
-)
+from events.messages import StartPipelineReq
+from events.traffic import AgentStopReply, InventoryReply, WorkerFinishedReq
 from schedulers.decide import Rules
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode
 from schedulers.launcher import Assignment, LaunchAck, LaunchRefused, StopOrder, Unreachable

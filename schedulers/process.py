@@ -23,11 +23,7 @@ import structlog
 
 from events.errors import Internal, SlotbusError
 from events.log import EventLog, MemoryLog
-from events.messages import (
-    AgentStopReply,
-    InventoryReply,
-    WorkerFinishedReq,
-)
+from events.traffic import AgentStopReply, InventoryReply, WorkerFinishedReq
 from schedulers.decide import Rules
 from schedulers.ending import stop_all_jobs
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode

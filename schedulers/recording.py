@@ -21,8 +21,9 @@ from msgspec import Raw, Struct
 from events.errors import SlotbusError
 from events.facts import Record
 from events.log import encode_record
-from events.messages import CordonReq, HeartbeatNodeReq, StopWorkersReq, UncordonReq
+from events.messages import CordonReq, StopWorkersReq, UncordonReq
 from events.pulse import Beat, Pulse
+from events.traffic import HeartbeatNodeReq
 from schedulers.decide import Rules
 from schedulers.decide.messages import Inbound, Launched, StopAnswered, Tick
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from events.errors import SlotbusError
-from events.messages import AgentLogs, AgentLogsReply, LogLines
+from events.traffic import AgentLogs, AgentLogsReply, LogLines
 from schedulers.supervisor.api import OutputTail
 
 POLL_S: Final = 0.2

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from events.messages import AgentStopReply, InventoryReply, InventoryRow, WorkerFinishedReq
 from events.states import WorkerState
+from events.traffic import AgentStopReply, InventoryReply, InventoryRow, WorkerFinishedReq
 from schedulers.launcher import Assignment, Fenced, LaunchAck, LaunchRefused, report_of
 
 TOMBSTONES: Final = 100_000

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from events.ledger import live_digest
-from events.messages import (
+from events.states import WorkerState
+from events.traffic import (
     AgentStopReply,
     HeartbeatNodeReq,
     InventoryReply,
@@ -24,7 +25,6 @@ from events.messages import (
     RegisterNodeReq,
     WorkerFinishedReq,
 )
-from events.states import WorkerState
 from schedulers.launcher import (
     Assignment,
     Fenced,

@@ -85,7 +85,8 @@ def _run_again(job: str, fields: dict[str, object], where: Where) -> None:
     from controller.cli.session import converse, print_reply
     from events.again import Again, run_again
     from events.codec import convert, decode, encode
-    from events.messages import QueryJob, StartReply
+    from events.messages import StartReply
+    from events.queries import QueryJob
 
     with reported(where.output), as_usage():
         convert({"job_id": job}, QueryJob)

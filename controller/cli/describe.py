@@ -52,7 +52,7 @@ def describe(
     from controller.cli.session import Where, converse, print_reply
     from events.codec import convert
     from events.errors import Invalid
-    from events.messages import QueryJob
+    from events.queries import QueryJob
 
     where = Where(nats, output)
     with reported(output), as_usage():

@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from controller.colours import shows_colours
 from events.errors import Fact, SlotbusError
-from events.messages import (
-    ConfirmDeadReply,
-    DrainReply,
-    JobRow,
-    NodeReply,
-    NodeRow,
-    ShortageReply,
-    StartReply,
-    StopReply,
-    WorkerRow,
-)
+from events.messages import ConfirmDeadReply, DrainReply, NodeReply, StartReply, StopReply
+from events.queries import JobRow, NodeRow, ShortageReply, WorkerRow
 from events.states import NodeState, RunState, WorkerState
 
 if TYPE_CHECKING:

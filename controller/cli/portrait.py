@@ -15,14 +15,9 @@ from msgspec import Struct
 from controller.cli.output import clean, drain_line, local_time, table, worker_table, write
 from controller.cli.telling import tell
 from events.following import EventRecord
-from events.messages import (
-    JobReply,
-    NodeDetailReply,
-    SchedulerConfig,
-    WorkerReply,
-    WorkerRow,
-)
+from events.messages import SchedulerConfig
 from events.policies import Policy
+from events.queries import JobReply, NodeDetailReply, WorkerReply, WorkerRow
 
 PROGRAM_SHOWN: int = 500
 """Letters of a program that people see; json has all of it."""

@@ -46,7 +46,7 @@ def workers(
     from controller.cli.output import worker_table
     from controller.cli.session import Where
     from events.codec import decode
-    from events.messages import QueryWorkers, WorkersReply
+    from events.queries import QueryWorkers, WorkersReply
 
     _query(
         QueryWorkers,
@@ -68,7 +68,7 @@ def jobs(
     from controller.cli.output import job_table
     from controller.cli.session import Where
     from events.codec import decode
-    from events.messages import JobsReply, QueryJobs
+    from events.queries import JobsReply, QueryJobs
 
     _query(
         QueryJobs,
@@ -90,7 +90,7 @@ def nodes(
     from controller.cli.output import node_table
     from controller.cli.session import Where
     from events.codec import decode
-    from events.messages import NodesReply, QueryNodes
+    from events.queries import NodesReply, QueryNodes
 
     _query(
         QueryNodes,
@@ -111,7 +111,7 @@ def shortage(
     from controller.cli.output import shortage_table
     from controller.cli.session import Where
     from events.codec import decode
-    from events.messages import QueryShortage, ShortageReply
+    from events.queries import QueryShortage, ShortageReply
 
     _query(
         QueryShortage,

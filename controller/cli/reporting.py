@@ -18,7 +18,7 @@ from controller.cli.options import (
 if TYPE_CHECKING:
     from controller.cli.output import Progress
     from events.client import SlotbusClient
-    from events.messages import WorkerRow
+    from events.queries import WorkerRow
 
 REPORT_TIMEOUT_S: Final = 10.0
 
@@ -99,7 +99,7 @@ async def _report(
 
     from events.asking import NoAnswer, NoController, link_error
     from events.codec import encode, error_from_body
-    from events.messages import WorkerFinishedReq
+    from events.traffic import WorkerFinishedReq
 
     request = WorkerFinishedReq(
         node_id=row.node_id,

@@ -57,7 +57,7 @@ def wait(
     from controller.cli.running import DONE, as_usage, reported
     from controller.cli.session import Where, converse, print_reply
     from events.codec import convert, encode
-    from events.messages import QueryJob
+    from events.queries import QueryJob
     from events.waiting import Goal, wait_for
 
     where = Where(nats, output)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from controller.cli.output import Progress
     from events.client import SlotbusClient
     from events.following import EventRecord
-    from events.messages import LogLines, WorkerRow
+    from events.queries import WorkerRow
+    from events.traffic import LogLines
 
 _AGO: Final = re.compile(r"(\d+)([smhd])\Z")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

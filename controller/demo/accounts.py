@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.demo.processes import LiveWorker
 from events.ledger import Ledger
 from events.log import EventLog
-from events.messages import NodeRow
+from events.queries import NodeRow
 from events.states import NodeState
 
 HTTP_TIMEOUT_S = 5.0

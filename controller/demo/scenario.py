@@ -34,7 +34,8 @@ from events.errors import NotEnoughSlots
 from events.facts import AnyFact, NodeExpired, Record, WorkerLost
 from events.ids import Position
 from events.jetstream import JetStreamLog
-from events.messages import NodeRow, SchedulerConfig, StartReply
+from events.messages import SchedulerConfig, StartReply
+from events.queries import NodeRow
 from events.states import NodeState, WorkerState
 
 UP_S: Final = 25.0

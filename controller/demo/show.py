@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from events.messages import NodeRow
+from events.queries import NodeRow
 
 PLAIN_WIDTH: Final = 120
 """Columns where the output is no terminal."""

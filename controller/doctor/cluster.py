@@ -18,8 +18,9 @@ from controller.doctor.jetstream import server_time
 from events.client import SlotbusClient
 from events.codec import decode
 from events.errors import SlotbusError
-from events.messages import AgentAboutReply, NodeRow
+from events.queries import NodeRow
 from events.states import NodeState
+from events.traffic import AgentAboutReply
 
 CLOCKS_APART_S: Final = 2.0
 """Nothing is decided by other clocks than the leader's; logs are hard to read, though."""

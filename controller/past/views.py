@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from events.ledger import Ledger
-from events.messages import (
+from events.pulse import Pulse
+from events.queries import (
     JobRow,
     JobsReply,
     NodeRow,
@@ -24,7 +25,6 @@ from events.messages import (
     WorkerRow,
     WorkersReply,
 )
-from events.pulse import Pulse
 from schedulers.decide import Rules, decide
 
 PAGE: Final = 5_000

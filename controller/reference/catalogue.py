@@ -13,7 +13,9 @@ from msgspec import Struct
 from events.asking import ROUTES
 from events.errors import CODES
 from events.facts import PublishedRecord, Record
-from events.messages import (
+from events.subjects import Subjects
+from events.tap import InboxPiece, TapInbox, TapReply
+from events.traffic import (
     AgentAbout,
     AgentAboutReply,
     AgentInventory,
@@ -32,8 +34,6 @@ from events.messages import (
     RegisterReply,
     WorkerFinishedReq,
 )
-from events.subjects import Subjects
-from events.tap import InboxPiece, TapInbox, TapReply
 
 Way = Literal[
     "client to leader",

@@ -16,7 +16,13 @@ from events.messages import (
     ConfirmDeadReq,
     CordonReq,
     DrainReq,
-    HeartbeatNodeReq,
+    RebuildReq,
+    StartPipelineReq,
+    StopWorkersReq,
+    UncordonReq,
+)
+from events.pulse import Pulse
+from events.queries import (
     QueryJob,
     QueryJobs,
     QueryLeader,
@@ -25,14 +31,8 @@ from events.messages import (
     QueryShortage,
     QueryWorker,
     QueryWorkers,
-    RebuildReq,
-    RegisterNodeReq,
-    StartPipelineReq,
-    StopWorkersReq,
-    UncordonReq,
-    WorkerFinishedReq,
 )
-from events.pulse import Pulse
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from schedulers.decide import (
     commands,
     draining,

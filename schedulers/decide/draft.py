@@ -18,9 +18,10 @@ from events.errors import SlotbusError
 from events.facts import AnyFact, Record
 from events.ids import MAX_REASON, MAX_RECORD_BYTES
 from events.ledger import Ledger
-from events.messages import Stamp, StartPipelineReq
+from events.messages import StartPipelineReq
 from events.policies import OnDrain, OnEnd, Restarting
 from events.pulse import Pulse
+from events.traffic import Stamp
 from schedulers.decide.messages import Continue, Effect, Reply
 
 ENOUGH_BYTES: Final = 200_000

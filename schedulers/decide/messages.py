@@ -15,15 +15,16 @@ from events.messages import (
     Command,
     ConfirmDeadReply,
     DrainReply,
-    FinishedReply,
-    HeartbeatNodeReq,
-    HeartbeatReply,
-    InventoryReply,
+    NodeReply,
+    RebuildReply,
+    StartReply,
+    StopReply,
+)
+from events.queries import (
     JobReply,
     JobsReply,
     LeaderReply,
     NodeDetailReply,
-    NodeReply,
     NodesReply,
     QueryJob,
     QueryJobs,
@@ -33,15 +34,18 @@ from events.messages import (
     QueryShortage,
     QueryWorker,
     QueryWorkers,
-    RebuildReply,
-    RegisterNodeReq,
-    RegisterReply,
     ShortageReply,
-    StartReply,
-    StopReply,
-    WorkerFinishedReq,
     WorkerReply,
     WorkersReply,
+)
+from events.traffic import (
+    FinishedReply,
+    HeartbeatNodeReq,
+    HeartbeatReply,
+    InventoryReply,
+    RegisterNodeReq,
+    RegisterReply,
+    WorkerFinishedReq,
 )
 from schedulers.launcher import Assignment, HostSeen, StopOrder, WorkerSeen
 

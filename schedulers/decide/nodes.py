@@ -23,7 +23,9 @@ from events.facts import (
     WorkerStopping,
 )
 from events.ledger import Ledger
-from events.messages import (
+from events.pulse import Pulse
+from events.states import NODE_EXPIRED, WorkerState
+from events.traffic import (
     FinishedReply,
     HeartbeatNodeReq,
     HeartbeatReply,
@@ -32,8 +34,6 @@ from events.messages import (
     RegisterReply,
     WorkerFinishedReq,
 )
-from events.pulse import Pulse
-from events.states import NODE_EXPIRED, WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
 from schedulers.decide.proofs import bury

@@ -10,7 +10,7 @@ from typing import Final
 
 from events.entities import Job, Node, Run, Worker
 from events.errors import UnknownJob, UnknownNode, UnknownWorker
-from events.messages import (
+from events.queries import (
     JobReply,
     JobRow,
     JobsReply,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from events.entities import Node, Worker
 from events.facts import OrphansGone, WorkerEnded, WorkerLaunched, WorkerOrphaned, WorkerReturned
-from events.messages import InventoryReply, InventoryRow
 from events.states import WorkerState
+from events.traffic import InventoryReply, InventoryRow
 from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Stop
 from schedulers.decide.orders import launch, signal, stop_worker

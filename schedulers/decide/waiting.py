@@ -24,7 +24,7 @@ from events.errors import SlotbusError, TooLarge, TooLate
 from events.facts import RunCreated, RunEnded, RunWaiting
 from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
-from events.messages import QueryShortage, ShortageReply, WaitingRow
+from events.queries import QueryShortage, ShortageReply, WaitingRow
 from events.states import NodeState, RunState
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.orders import refuse

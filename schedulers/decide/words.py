@@ -14,14 +14,12 @@ from events.messages import (
     ConfirmDeadReq,
     CordonReq,
     DrainReq,
-    HeartbeatNodeReq,
     RebuildReq,
-    RegisterNodeReq,
     StartPipelineReq,
     StopWorkersReq,
     UncordonReq,
-    WorkerFinishedReq,
 )
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq, WorkerFinishedReq
 from schedulers.decide.messages import (
     Grace,
     Inbound,

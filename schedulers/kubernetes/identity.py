@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from events.errors import Invalid
 from events.ids import ID_RE, MAX_INT
-from events.messages import Stamp
+from events.traffic import Stamp
 from schedulers.kubernetes.names import label_value
 
 CLUSTER: Final = "cluster"

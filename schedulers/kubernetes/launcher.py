@@ -16,8 +16,8 @@ from typing import Literal
 import structlog
 
 from events.errors import Internal
-from events.messages import AgentStopReply, InventoryReply
 from events.states import WorkerState
+from events.traffic import AgentStopReply, InventoryReply
 from schedulers.backend import Measure
 from schedulers.kubernetes.client import (
     CONFLICT,

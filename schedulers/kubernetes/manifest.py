@@ -16,7 +16,8 @@ import msgspec
 from events.codec import canonical, content_hash
 from events.errors import Invalid
 from events.ids import ENV_NAME_RE, MAX_INLINE_PROGRAM_BYTES, RESERVED_ENV_PREFIX
-from events.messages import KubernetesOptions, Stamp, StartPipelineReq
+from events.messages import KubernetesOptions, StartPipelineReq
+from events.traffic import Stamp
 from schedulers.kubernetes.config import KubernetesConfig, Owner
 from schedulers.kubernetes.identity import (
     CLUSTER,

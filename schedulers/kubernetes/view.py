@@ -18,8 +18,8 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from events.messages import InventoryRow, WorkerFinishedReq
 from events.states import WorkerState
+from events.traffic import InventoryRow, WorkerFinishedReq
 from schedulers.kubernetes.identity import Identity, read_identity
 from schedulers.kubernetes.manifest import NODE
 from schedulers.kubernetes.names import pod_name

@@ -18,8 +18,8 @@ from nats.aio.msg import Msg
 
 from events.codec import encode
 from events.errors import SlotbusError
-from events.messages import InventoryRow, LogLines
 from events.subjects import Subjects
+from events.traffic import InventoryRow, LogLines
 from schedulers.node.config import AgentConfig, check_agent, node_id_of, state_dir_of
 from schedulers.node.desk import Desk
 from schedulers.node.ends import EndReporter

@@ -13,8 +13,8 @@ import structlog
 
 from events.codec import encode
 from events.errors import SlotbusError, UnknownNode
-from events.messages import FinishedReply, InventoryRow
 from events.subjects import Subjects
+from events.traffic import FinishedReply, InventoryRow
 from schedulers.backoff import Backoff
 from schedulers.launcher import report_of
 from schedulers.node.identity import Identity

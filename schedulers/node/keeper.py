@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from events.errors import SlotbusError
-from events.messages import AgentStopReply, InventoryRow
+from events.traffic import AgentStopReply, InventoryRow
 from schedulers.backoff import Backoff
 from schedulers.node.roster import Roster
 from schedulers.node.stats import AgentStats

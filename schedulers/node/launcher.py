@@ -17,7 +17,8 @@ from nats.aio.client import Client
 from events.codec import decode, encode, error_from_body
 from events.connection import request
 from events.errors import CommandTimeout, Internal, Invalid, Overloaded, SlotbusError
-from events.messages import (
+from events.subjects import Subjects
+from events.traffic import (
     AgentInventory,
     AgentStart,
     AgentStartReply,
@@ -26,7 +27,6 @@ from events.messages import (
     InventoryReply,
     WorkerFinishedReq,
 )
-from events.subjects import Subjects
 from schedulers.launcher import Assignment, Fenced, LaunchAck, LaunchRefused, StopOrder, Unreachable
 
 R = TypeVar("R", bound=msgspec.Struct)

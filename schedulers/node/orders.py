@@ -16,7 +16,7 @@ import structlog
 
 from events.codec import decode
 from events.errors import Invalid, NotEnoughSlots, StartFailed
-from events.messages import (
+from events.traffic import (
     AgentAbout,
     AgentAboutReply,
     AgentInventory,

@@ -20,9 +20,9 @@ import structlog
 from events.codec import decode, encode, error_from_body
 from events.errors import DuplicateNode, Internal, SlotbusError, TooLarge, UnknownNode
 from events.ids import DEFAULT_HEARTBEAT_S
-from events.messages import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq, RegisterReply
 from events.pulse import live_digest
 from events.subjects import Subjects
+from events.traffic import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq, RegisterReply
 from schedulers.backoff import Backoff
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import Identity

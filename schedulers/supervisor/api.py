@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Raw, Struct
 
 from events.errors import SlotbusError
-from events.messages import AgentStopReply, InventoryRow, Stamp
+from events.traffic import AgentStopReply, InventoryRow, Stamp
 
 
 class WorkerSpec(Struct, kw_only=True, frozen=True):

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from events.errors import Internal, Invalid, SlotbusError
-from events.messages import AgentStopReply, InventoryRow
+from events.traffic import AgentStopReply, InventoryRow
 from schedulers.supervisor import frames
 from schedulers.supervisor.api import (
     Inventory,

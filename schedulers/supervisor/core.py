@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from events.errors import Invalid
 from events.ids import DEFAULT_GRACE_S, ID_RE
-from events.messages import AgentStopReply, InventoryRow
 from events.policies import LEASE_GRACE_S
+from events.traffic import AgentStopReply, InventoryRow
 from schedulers.supervisor import output
 from schedulers.supervisor.api import (
     Inventory,

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from events.errors import Fact
-from events.messages import InventoryRow
+from events.traffic import InventoryRow
 from schedulers.supervisor.api import WorkerSpec
 
 PROTOCOL: Final = 1

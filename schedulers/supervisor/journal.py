@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from events.messages import Stamp
 from events.states import WorkerState
+from events.traffic import Stamp
 
 NAME: Final = "journal.jsonl"
 VERSION: Final = 1

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from events.errors import SlotbusError
-from events.messages import InventoryRow
+from events.traffic import InventoryRow
 from schedulers.supervisor import frames
 from schedulers.supervisor.core import LocalSupervisor
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from events.messages import InventoryRow
 from events.states import WorkerState
+from events.traffic import InventoryRow
 from schedulers.supervisor.journal import (
     Acknowledged,
     Ended,

@@ -20,7 +20,8 @@ from events.audit import audit
 from events.client import SlotbusClient
 from events.facts import AnyFact, Record
 from events.jetstream import JetStreamLog
-from events.messages import NodeRow, SchedulerConfig, WorkerRow
+from events.messages import SchedulerConfig
+from events.queries import NodeRow, WorkerRow
 from events.states import NodeState, WorkerState
 from events.subjects import Subjects
 

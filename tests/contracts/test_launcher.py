@@ -17,9 +17,9 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 
-from events.messages import InventoryRow, WorkerFinishedReq
 from events.states import WorkerState
 from events.subjects import Subjects
+from events.traffic import InventoryRow, WorkerFinishedReq
 from schedulers.launcher import Assignment, Fenced, LaunchRefused
 from schedulers.node.config import AgentConfig
 from tests.support.agents import NodeLeader

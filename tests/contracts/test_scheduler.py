@@ -18,7 +18,8 @@ import pytest_asyncio
 
 from controller.embedded import EmbeddedServer
 from events.errors import Invalid, RunActive, StaleRun, StartFailed, UnknownJob
-from events.messages import QueryJobs, QueryWorkers, StopWorkersReq, WorkerRow, WorkersReply
+from events.messages import StopWorkersReq
+from events.queries import QueryJobs, QueryWorkers, WorkerRow, WorkersReply
 from events.subjects import Subjects
 from schedulers import NotEnoughSlots, SchedulerConfig, SchedulerError, StartPipelineReq
 from schedulers.engine import Engine

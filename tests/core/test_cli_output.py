@@ -25,7 +25,8 @@ from controller.cli.watching import parse_since
 from events import facts as f
 from events.errors import Invalid, NotEnoughSlots, StartFailed
 from events.following import EventRecord
-from events.messages import JobRow, NodeRow, PlacedWorker, StartReply, StopReply, WorkerRow
+from events.messages import PlacedWorker, StartReply, StopReply
+from events.queries import JobRow, NodeRow, WorkerRow
 from events.states import NodeState, RunState, WorkerState
 
 NOON = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)

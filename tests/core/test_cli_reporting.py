@@ -10,7 +10,7 @@ import pytest
 from controller.cli.reporting import _row
 from controller.cli.running import UsageProblem
 from events.client import SlotbusClient
-from events.messages import NodeRow, WorkerRow
+from events.queries import NodeRow, WorkerRow
 from events.states import NodeState, WorkerState
 
 

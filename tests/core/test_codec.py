@@ -27,14 +27,9 @@ from events.ids import (
     MAX_PROGRAM_BYTES,
     MAX_PROGRAM_DEPTH,
 )
-from events.messages import (
-    COMMANDS,
-    HeartbeatNodeReq,
-    QueryWorkers,
-    RegisterNodeReq,
-    StartPipelineReq,
-    StopWorkersReq,
-)
+from events.messages import COMMANDS, StartPipelineReq, StopWorkersReq
+from events.queries import QueryWorkers
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq
 
 
 def invalid(body: bytes, kind: type[msgspec.Struct] = StartPipelineReq) -> Invalid:

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from events.ledger import live_digest
-from events.messages import CordonReq, HeartbeatNodeReq, HeartbeatReply
+from events.messages import CordonReq
+from events.traffic import HeartbeatNodeReq, HeartbeatReply
 from schedulers.decide import only_beats
 from tests.support.story import (
     FIRST_EPOCH,

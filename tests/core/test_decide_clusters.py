@@ -9,7 +9,8 @@ import pytest
 
 from events.errors import Invalid
 from events.facts import WorkerEnded, WorkerHosted, WorkerLost, WorkerOrphaned, WorkerStopping
-from events.messages import QueryWorkers, StartPipelineReq, WorkersReply
+from events.messages import StartPipelineReq
+from events.queries import QueryWorkers, WorkersReply
 from events.states import WorkerState
 from schedulers.decide import Rules, decide
 from schedulers.launcher import Assignment, HostSeen, WorkerSeen

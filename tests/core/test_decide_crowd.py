@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from events.codec import encode
-from events.messages import (
+from events.messages import Message
+from events.queries import (
     JobsReply,
     LeaderReply,
-    Message,
     NodesReply,
     QueryJob,
     QueryJobs,

@@ -8,7 +8,7 @@ import pytest
 from events import folding
 from events.errors import SlotbusError
 from events.ledger import Ledger
-from events.messages import (
+from events.queries import (
     JobReply,
     LeaderReply,
     NodeDetailReply,

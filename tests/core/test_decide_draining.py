@@ -15,10 +15,9 @@ from events.messages import (
     CordonReq,
     DrainReply,
     DrainReq,
-    NodeDetailReply,
-    QueryNode,
     UncordonReq,
 )
+from events.queries import NodeDetailReply, QueryNode
 from events.states import NodeState, RunState, WorkerState
 from schedulers.decide import Draft, Rules, next_due
 from schedulers.decide.commands import accepted_reply

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from events.facts import WorkerEnded, WorkerLaunched, WorkerOrphaned
-from events.messages import InventoryRow
 from events.states import WorkerState
+from events.traffic import InventoryRow
 from schedulers.decide.messages import StopAnswered
 from schedulers.launcher import Assignment
 from tests.support.story import (

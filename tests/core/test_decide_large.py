@@ -14,8 +14,9 @@ from events.errors import StartFailed, TooLarge
 from events.facts import CommandForgotten, NodeExpired, WorkerLost
 from events.ids import MAX_REASON, MAX_RECORD_BYTES, MAX_WORKERS_A_RUN, Position
 from events.log import encode_record
-from events.messages import InventoryRow, StartReply, StopReply
+from events.messages import StartReply, StopReply
 from events.states import NodeState, WorkerState
+from events.traffic import InventoryRow
 from schedulers.decide import Rules
 from schedulers.decide.draft import ENOUGH_BYTES
 from schedulers.decide.settle import TOLD_NODES

@@ -8,8 +8,9 @@ import pytest
 
 from events.errors import DuplicateNode
 from events.facts import LeaderStarted, WorkerEnded
-from events.messages import RegisterNodeReq, StartReply
+from events.messages import StartReply
 from events.states import IllegalTransition, NodeState, WorkerState
+from events.traffic import RegisterNodeReq
 from schedulers.decide import Rules
 from tests.support.story import (
     FIRST_EPOCH,

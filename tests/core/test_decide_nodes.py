@@ -5,8 +5,8 @@ from __future__ import annotations
 from events.errors import DuplicateNode, SlotbusError, UnknownNode
 from events.facts import NodeExpired, WorkerEnded, WorkerLost, WorkerReturned
 from events.ledger import live_digest
-from events.messages import FinishedReply, HeartbeatReply, RegisterReply
 from events.states import NodeState, RunState, WorkerState
+from events.traffic import FinishedReply, HeartbeatReply, RegisterReply
 from schedulers.decide import Draft, next_due
 from schedulers.decide.messages import Acknowledge, Grace, InventoryFailed
 from tests.support.story import (

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from events.messages import (
-    InventoryRow,
-    JobsReply,
-    NodesReply,
-    QueryJobs,
-    QueryNodes,
-    QueryWorkers,
-    StopReply,
-    WorkersReply,
-)
+from events.messages import StopReply
+from events.queries import JobsReply, NodesReply, QueryJobs, QueryNodes, QueryWorkers, WorkersReply
 from events.states import NodeState, RunState, WorkerState
+from events.traffic import InventoryRow
 from schedulers.decide import Rules
 from schedulers.decide.messages import Inbound
 from tests.support.story import (

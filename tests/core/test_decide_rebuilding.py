@@ -6,8 +6,9 @@ import pytest
 
 from events.errors import DuplicateNode, Invalid, NotEnoughSlots, NotLeader
 from events.facts import OrphansGone, RunAdopted, WorkerAdopted, WorkerOrphaned
-from events.messages import InventoryRow, RebuildReply, RebuildReq
+from events.messages import RebuildReply, RebuildReq
 from events.states import RunState, WorkerState
+from events.traffic import InventoryRow
 from schedulers.decide.nodes import BELIEVED_MS
 from tests.support.story import (
     FIRST_EPOCH,

@@ -9,8 +9,8 @@ import pytest
 from events.facts import RunCreated, RunEnded, RunStopping, RunWaiting, WorkerEnded
 from events.ids import MAX_INT, MAX_RECORD_BYTES
 from events.log import encode_record
-from events.messages import JobReply, QueryJob
 from events.policies import Policy, Restarting, RestartOptions, chance_of, gone_at
+from events.queries import JobReply, QueryJob
 from events.states import RunState, WorkerState
 from schedulers.decide import Rules, next_due
 from schedulers.launcher import Assignment

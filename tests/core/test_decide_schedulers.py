@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from events.errors import Invalid
 from events.facts import NodeExpired
-from events.messages import NodesReply, QueryNodes, StopReply
+from events.messages import StopReply
+from events.queries import NodesReply, QueryNodes
 from events.states import NodeState, WorkerState
 from schedulers.decide import Rules
 from tests.support.story import (

@@ -8,7 +8,8 @@ import pytest
 
 from events.errors import NotEnoughSlots, Overloaded, RunActive, StartFailed, TooLate
 from events.facts import CommandTaken, RunEnded, RunPlaced, RunWaiting
-from events.messages import CordonReq, QueryShortage, ShortageReply, StartReply, UncordonReq
+from events.messages import CordonReq, StartReply, UncordonReq
+from events.queries import QueryShortage, ShortageReply
 from events.states import RunState
 from schedulers.decide import Rules, next_due
 from schedulers.decide.messages import Tick

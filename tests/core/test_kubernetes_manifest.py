@@ -8,13 +8,8 @@ import msgspec
 import pytest
 
 from events.errors import Invalid
-from events.messages import (
-    KubernetesOptions,
-    PodResources,
-    SchedulerConfig,
-    Stamp,
-    StartPipelineReq,
-)
+from events.messages import KubernetesOptions, PodResources, SchedulerConfig, StartPipelineReq
+from events.traffic import Stamp
 from schedulers.kubernetes.config import KubernetesConfig, Owner
 from schedulers.kubernetes.identity import read_identity, same_worker
 from schedulers.kubernetes.manifest import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from events.errors import Invalid
-from events.messages import KubernetesOptions, PodResources, Stamp
+from events.messages import KubernetesOptions, PodResources
+from events.traffic import Stamp
 from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.kubernetes.manifest import pod_manifest
 from schedulers.kubernetes.overlay import Json

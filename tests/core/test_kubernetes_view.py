@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from events.messages import Stamp, WorkerFinishedReq
 from events.states import WorkerState
+from events.traffic import Stamp, WorkerFinishedReq
 from schedulers.kubernetes.identity import Identity, worker_marks
 from schedulers.kubernetes.names import pod_name
 from schedulers.kubernetes.phases import Asked

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from events.errors import Invalid
-from events.messages import InventoryRow
 from events.states import WorkerState
+from events.traffic import InventoryRow
 from schedulers.backoff import Backoff
 from schedulers.node.config import AgentConfig, check_agent, node_id_of, state_dir_of
 from schedulers.node.identity import (

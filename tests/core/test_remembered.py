@@ -7,7 +7,8 @@ what happens at them is the same.
 from __future__ import annotations
 
 from events.errors import UnknownJob
-from events.messages import QueryJob, StartReply
+from events.messages import StartReply
+from events.queries import QueryJob
 from schedulers.decide import Rules
 from tests.support.story import Story, ended, kinds, start, tick
 

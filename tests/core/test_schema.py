@@ -14,7 +14,8 @@ from controller.reference.catalogue import KINDS
 from controller.reference.schema import names, schema_of, whole_schema
 from events.codec import decode
 from events.errors import Invalid
-from events.messages import RegisterNodeReq, StartPipelineReq, StopWorkersReq
+from events.messages import StartPipelineReq, StopWorkersReq
+from events.traffic import RegisterNodeReq
 
 runner = CliRunner()
 

@@ -24,7 +24,7 @@ from controller.embedded import EmbeddedServerError
 from events.asking import Patience
 from events.client import SlotbusClient
 from events.errors import SlotbusError
-from events.messages import NodeRow
+from events.queries import NodeRow
 from events.states import NodeState
 from tests.drills.cluster import NODE_SLOTS, NODES, Cluster, Programs
 from tests.drills.faults import FAULTS, Fault

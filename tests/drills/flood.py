@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from events.messages import HeartbeatNodeReq, RegisterNodeReq
 from events.pulse import live_digest
 from events.subjects import Subjects
+from events.traffic import HeartbeatNodeReq, RegisterNodeReq
 
 BLOCK: Final = 200
 """Messages that are written at once."""

@@ -11,7 +11,8 @@ from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
 from events.errors import CommandTimeout, Invalid, NotLeader
-from events.messages import JobRow, JobsReply, StartReply, StopReply
+from events.messages import StartReply, StopReply
+from events.queries import JobRow, JobsReply
 from events.states import RunState
 from events.subjects import Subjects
 from tests.support.console import Console, Finished

@@ -18,7 +18,7 @@ from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
 from events.errors import UnknownJob
-from events.messages import JobRow, JobsReply, NodeRow, NodesReply, WorkerRow, WorkersReply
+from events.queries import JobRow, JobsReply, NodeRow, NodesReply, WorkerRow, WorkersReply
 from events.states import NodeState, RunState, WorkerState
 from events.subjects import Subjects
 from tests.support.console import Console

@@ -22,7 +22,7 @@ from controller.demo.processes import LiveWorker
 from controller.demo.results import Results
 from controller.demo.show import Show
 from events.ledger import Ledger
-from events.messages import NodeRow
+from events.queries import NodeRow
 from events.states import NodeState
 
 WINDOW_MS = 1_000

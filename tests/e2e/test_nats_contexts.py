@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from controller.embedded import EmbeddedServer
 from events.connection import Access, connect
-from events.messages import NodeRow, NodesReply
+from events.queries import NodeRow, NodesReply
 from events.states import NodeState
 from events.subjects import Subjects
 from tests.support.console import Console, Finished

@@ -15,17 +15,9 @@ from events.again import Again, DefinitionForgotten, Unconfirmed, room_after, ru
 from events.client import SlotbusClient
 from events.codec import decode
 from events.errors import CommandTimeout, Invalid, NotEnoughSlots, StartFailed, UnknownJob
-from events.messages import (
-    JobReply,
-    NodeRow,
-    NodesReply,
-    SchedulerConfig,
-    StartReply,
-    StopReply,
-    WorkerRow,
-    WorkersReply,
-)
+from events.messages import SchedulerConfig, StartReply, StopReply
 from events.policies import RestartOptions
+from events.queries import JobReply, NodeRow, NodesReply, WorkerRow, WorkersReply
 from events.states import NodeState, RunState, WorkerState
 from events.subjects import Subjects
 from events.waiting import Goal, GoalMissed, wait_for

@@ -12,9 +12,9 @@ from nats.aio.client import Client
 from controller.embedded import EmbeddedServer
 from events.codec import encode
 from events.errors import Internal, NotLeader, UnknownNode
-from events.messages import AgentLogs, AgentLogsReply, FinishedReply, LogLines, WorkerFinishedReq
 from events.states import WorkerState
 from events.subjects import Subjects
+from events.traffic import AgentLogs, AgentLogsReply, FinishedReply, LogLines, WorkerFinishedReq
 from schedulers.node.config import AgentConfig
 from tests.support.agents import (
     EPOCH,

@@ -13,9 +13,9 @@ from nats.aio.client import Client
 
 from events.codec import encode, error_from_body
 from events.errors import NotEnoughSlots, SlotbusError, StartFailed
-from events.messages import AgentInventory, AgentStart, AgentStartReply, AgentStop, InventoryReply
 from events.states import WorkerState
 from events.subjects import Subjects
+from events.traffic import AgentInventory, AgentStart, AgentStartReply, AgentStop, InventoryReply
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import new_incarnation
 from tests.support.agents import EPOCH, NodeLeader, RunningAgent, order_start, running

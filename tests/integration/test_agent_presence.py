@@ -12,9 +12,9 @@ from nats.aio.msg import Msg
 from controller.embedded import EmbeddedServer
 from events.connection import Access
 from events.errors import DuplicateNode, Invalid, UnknownNode
-from events.messages import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq, RegisterReply
 from events.pulse import live_digest
 from events.subjects import Subjects
+from events.traffic import HeartbeatNodeReq, HeartbeatReply, RegisterNodeReq, RegisterReply
 from schedulers.launcher import Unreachable
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import StateDirUnusable

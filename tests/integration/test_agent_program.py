@@ -14,8 +14,8 @@ from controller.agent import AgentHealth, AgentMetrics, run_agent_program
 from controller.embedded import EmbeddedServer
 from controller.http import Phase
 from events.errors import Invalid
-from events.messages import HeartbeatReply, RegisterReply
 from events.subjects import Subjects
+from events.traffic import HeartbeatReply, RegisterReply
 from schedulers.node.config import AgentConfig
 from schedulers.node.stats import AgentStats
 from tests.support.leader import FakeLeader, eventually

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from nats.aio.client import Client
 
-from events.messages import HeartbeatNodeReq, HeartbeatReply, InventoryReply
 from events.states import WorkerState
 from events.subjects import Subjects
+from events.traffic import HeartbeatNodeReq, HeartbeatReply, InventoryReply
 from schedulers.launcher import Assignment, LaunchAck, StopOrder, Unreachable
 from schedulers.node.config import AgentConfig
 from schedulers.node.launcher import NatsLauncher

@@ -31,9 +31,8 @@ from events.messages import (
     StartPipelineReq,
     StartReply,
     StopReply,
-    WorkerRow,
-    WorkersReply,
 )
+from events.queries import WorkerRow, WorkersReply
 from events.states import NodeState
 from events.subjects import Subjects
 from tests.support.leader import SILENCE, FakeLeader, eventually

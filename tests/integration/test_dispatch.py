@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from events.messages import AgentStopReply, InventoryReply, Stamp
+from events.traffic import AgentStopReply, InventoryReply, Stamp
 from schedulers.backend import AT_ONCE
 from schedulers.decide.messages import (
     Acknowledge,

@@ -23,9 +23,10 @@ from events.asking import Patience
 from events.client import SlotbusClient
 from events.codec import encode
 from events.connection import Access
-from events.messages import AgentAboutReply, LeaderReply, NodeRow, NodesReply
+from events.queries import LeaderReply, NodeRow, NodesReply
 from events.states import NodeState
 from events.subjects import Subjects
+from events.traffic import AgentAboutReply
 from schedulers.node.config import AgentConfig
 from tests.support.agents import running
 from tests.support.controllers import Caller, config_for, controller

@@ -12,12 +12,8 @@ from nats.aio.client import Client
 
 from controller.embedded import EmbeddedServer
 from events.errors import StartFailed
-from events.messages import (
-    PlacedWorker,
-    QueryWorkers,
-    WorkerRow,
-    WorkersReply,
-)
+from events.messages import PlacedWorker
+from events.queries import QueryWorkers, WorkerRow, WorkersReply
 from events.subjects import Subjects
 from schedulers import EmbeddedScheduler, SchedulerConfig, StartPipelineReq, WorkerContext
 from schedulers.embedded import Worker

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from events.errors import Overloaded
-from events.messages import HeartbeatNodeReq, StopWorkersReq
+from events.messages import StopWorkersReq
+from events.traffic import HeartbeatNodeReq
 from schedulers.decide.messages import Grace, Inbound, Tick
 from schedulers.inbox import CROWD_SHARE, Entry, Inbox
 from tests.support.waiting import background

@@ -13,7 +13,8 @@ from events.errors import NotLeader
 from events.facts import LeaderStarted, NodeCordoned, Record
 from events.ids import START, Position
 from events.log import LogUnreadable, LogUnsettled
-from events.messages import InventoryReply, QueryNodes
+from events.queries import QueryNodes
+from events.traffic import InventoryReply
 from schedulers.backend import Backend, LocalNode
 from schedulers.decide import Rules
 from schedulers.engine import Engine, EngineSettings

@@ -11,7 +11,8 @@ from events.errors import NotLeader, SlotbusError, TooLarge
 from events.facts import LeaderStarted, Record, WorkerAssigned
 from events.ids import Position
 from events.log import LogConflict, LogFull, LogLost, LogUnsettled
-from events.messages import CordonReq, NodeReply, QueryNodes
+from events.messages import CordonReq, NodeReply
+from events.queries import QueryNodes
 from schedulers.launcher import Assignment
 from tests.support.bench import Bench, FaultyLog, Heard, facts_of, fold, running_bench, start
 from tests.support.scripted import ScriptedNode, late

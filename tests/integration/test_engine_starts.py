@@ -8,7 +8,7 @@ import pytest
 
 from events.errors import CommandTimeout, StartFailed
 from events.facts import CommandDone, WorkerStopping
-from events.messages import QueryJobs
+from events.queries import QueryJobs
 from events.states import WorkerState
 from schedulers.decide import Rules
 from tests.support.bench import QUIET_S, facts_of, running_bench

@@ -10,7 +10,8 @@ import pytest
 
 from events.errors import Internal, Overloaded, UnknownJob
 from events.facts import CommandForgotten, NodeExpired
-from events.messages import CordonReq, QueryNodes
+from events.messages import CordonReq
+from events.queries import QueryNodes
 from schedulers import decide
 from schedulers.decide import Rules
 from schedulers.decide.messages import Tick

@@ -12,8 +12,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from controller.outbox import QUEUE_LIMIT, InboxStats, Outbox
-from events.messages import HeartbeatReply, InventoryReply
 from events.subjects import Subjects
+from events.traffic import HeartbeatReply, InventoryReply
 from schedulers.launcher import Unreachable
 from schedulers.node.desk import MAX_ORDERS, Desk
 from schedulers.node.launcher import NatsLauncher

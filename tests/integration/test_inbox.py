@@ -26,25 +26,24 @@ from events.errors import (
     UnknownNode,
 )
 from events.messages import (
-    FinishedReply,
-    HeartbeatNodeReq,
-    HeartbeatReply,
     PlacedWorker,
-    QueryNodes,
-    QueryWorkers,
-    RegisterNodeReq,
-    RegisterReply,
     StartPipelineReq,
     StartReply,
     StopReply,
     StopWorkersReq,
     UncordonReq,
-    WorkerFinishedReq,
-    WorkerRow,
-    WorkersReply,
 )
+from events.queries import QueryNodes, QueryWorkers, WorkerRow, WorkersReply
 from events.states import WorkerState
 from events.subjects import Subjects
+from events.traffic import (
+    FinishedReply,
+    HeartbeatNodeReq,
+    HeartbeatReply,
+    RegisterNodeReq,
+    RegisterReply,
+    WorkerFinishedReq,
+)
 from schedulers.decide.messages import Inbound, Reply
 from tests.support.nats import connected
 from tests.support.offers import HeldEngine

@@ -14,12 +14,9 @@ from msgspec.structs import replace
 from events.errors import Invalid, StartFailed, TooLarge
 from events.ids import MAX_INLINE_PROGRAM_BYTES
 from events.log import MemoryLog
-from events.messages import (
-    QueryWorkers,
-    StopWorkersReq,
-    WorkerFinishedReq,
-    WorkersReply,
-)
+from events.messages import StopWorkersReq
+from events.queries import QueryWorkers, WorkersReply
+from events.traffic import WorkerFinishedReq
 from schedulers import ManualScheduler, SchedulerConfig, StartPipelineReq
 from schedulers.decide import Rules
 from schedulers.launcher import Unreachable

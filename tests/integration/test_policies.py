@@ -17,8 +17,9 @@ from controller.config import ControllerConfig
 from controller.embedded import EmbeddedServer
 from events.client import SlotbusClient
 from events.errors import NodeAlive, TooLate
-from events.messages import JobReply, NodeDetailReply, SchedulerConfig, WaitingRow
+from events.messages import SchedulerConfig
 from events.policies import RestartOptions
+from events.queries import JobReply, NodeDetailReply, WaitingRow
 from events.states import NodeState, RunState, WorkerState
 from events.subjects import Subjects
 from tests.support.agents import end_supervisor

@@ -20,7 +20,8 @@ from events.facts import Record, RunEnded, WorkerEnded, WorkerLaunched, WorkerSt
 from events.filelog import FileLog
 from events.ids import Position
 from events.log import EventLog, LogUnreadable, MemoryLog
-from events.messages import QueryJobs, QueryWorkers, RegisterNodeReq, WorkersReply
+from events.queries import QueryJobs, QueryWorkers, WorkersReply
+from events.traffic import RegisterNodeReq
 from schedulers import ProcessScheduler, SchedulerConfig, StartPipelineReq
 from schedulers.engine import Engine, EngineSettings
 from schedulers.process import LOCAL_NODE, process_backend, process_rules

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from events.errors import Internal
-from events.messages import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
 from events.states import WorkerState
+from events.traffic import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
 from schedulers.launcher import Assignment, Unreachable
 from schedulers.process import ProcessLauncher
 from schedulers.supervisor.api import (

@@ -18,7 +18,7 @@ from events.errors import NotLeader
 from events.jetstream_api import Deadline, JetStreamApi
 from events.jetstream_messages import MSG_ID
 from events.ledger import Ledger
-from events.messages import ShortageReply
+from events.queries import ShortageReply
 from events.subjects import Subjects
 from schedulers.decide.messages import Inbound, Queued, QueueMoved, Reply
 from tests.support.console import Console

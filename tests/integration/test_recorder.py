@@ -14,7 +14,8 @@ import pytest
 from controller.recorder import FileRecorder
 from controller.recordsettings import RecordSettings
 from events.errors import UnknownNode
-from events.messages import HeartbeatNodeReq, QueryNodes
+from events.queries import QueryNodes
+from events.traffic import HeartbeatNodeReq
 from schedulers.files import FileLines, read_file, replay_file
 from schedulers.packing import Packing, create
 from schedulers.recording import Gap, Header, RecordingUnreadable

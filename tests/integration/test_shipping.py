@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.messages import AgentLogs, LogLines
+from events.traffic import AgentLogs, LogLines
 from schedulers.shipping import CHUNK_BYTES, MAX_CHUNKS, LogShipper, stored_tail, whole_part
 from schedulers.supervisor.api import OutputTail, SupervisorGone
 from tests.support.waiting import background, until

@@ -15,16 +15,9 @@ from nats.aio.msg import Msg
 from controller.embedded import EmbeddedServer
 from events.client import SlotbusClient
 from events.errors import SlotbusError, UnknownJob
-from events.messages import (
-    AgentLogs,
-    AgentLogsReply,
-    JobRow,
-    JobsReply,
-    LogLines,
-    WorkerRow,
-    WorkersReply,
-)
+from events.queries import JobRow, JobsReply, WorkerRow, WorkersReply
 from events.subjects import Subjects
+from events.traffic import AgentLogs, AgentLogsReply, LogLines
 from tests.support.leader import FakeLeader
 
 

@@ -12,7 +12,8 @@ import pytest
 from events.errors import DuplicateNode, SlotbusError
 from events.facts import Record, WorkerOrphaned
 from events.ids import Position
-from events.messages import Stamp, StopWorkersReq
+from events.messages import StopWorkersReq
+from events.traffic import Stamp
 from schedulers.kubernetes.identity import Identity, worker_marks
 from schedulers.kubernetes.names import pod_name
 from schedulers.kubernetes.scheduler import KubernetesScheduler

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from events.errors import RunActive
-from events.messages import StopReply, StopWorkersReq, WorkerFinishedReq
+from events.messages import StopReply, StopWorkersReq
+from events.traffic import WorkerFinishedReq
 from schedulers.decide import Rules
 from schedulers.kubernetes.scheduler import KubernetesScheduler
 from tests.support.kube import faults

@@ -17,25 +17,25 @@ from events.facts import Record, RunCreated
 from events.ids import START
 from events.log import LogUnreadable, decode_record, encode_record
 from events.messages import (
-    AgentStart,
     ConfirmDeadReq,
     CordonReq,
     DrainReq,
+    SchedulerConfig,
+    StartPipelineReq,
+    StopWorkersReq,
+)
+from events.queries import QueryJobs, QueryNodes, QueryWorkers
+from events.states import WorkerState
+from events.subjects import Subjects
+from events.traffic import (
+    AgentStart,
     HeartbeatNodeReq,
     InventoryReply,
     InventoryRow,
-    QueryJobs,
-    QueryNodes,
-    QueryWorkers,
     RegisterNodeReq,
-    SchedulerConfig,
     Stamp,
-    StartPipelineReq,
-    StopWorkersReq,
     WorkerFinishedReq,
 )
-from events.states import WorkerState
-from events.subjects import Subjects
 
 KINDS: list[type[msgspec.Struct]] = [
     AgentStart,

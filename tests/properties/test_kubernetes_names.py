@@ -8,7 +8,7 @@ import string
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from events.messages import Stamp
+from events.traffic import Stamp
 from schedulers.kubernetes.identity import (
     RESERVED_LABELS,
     Identity,

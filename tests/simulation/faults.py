@@ -17,7 +17,7 @@ from unittest.mock import patch
 from controller import leader
 from events.capacity import Capacity
 from events.jetstream import JetStreamLog
-from events.messages import InventoryRow
+from events.traffic import InventoryRow
 from schedulers.clock import MonotonicClock
 from schedulers.decide.messages import (
     LaunchFailed,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from events.errors import SlotbusError
-from events.messages import AgentStopReply, InventoryRow
+from events.traffic import AgentStopReply, InventoryRow
 from schedulers.supervisor.api import (
     Inventory,
     OutputTail,

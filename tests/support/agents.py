@@ -26,7 +26,8 @@ from nats.aio.subscription import Subscription
 from controller.embedded import EmbeddedServer
 from events.codec import decode_with, encode
 from events.errors import SlotbusError
-from events.messages import (
+from events.subjects import Subjects
+from events.traffic import (
     AgentStart,
     FinishedReply,
     HeartbeatNodeReq,
@@ -37,7 +38,6 @@ from events.messages import (
     Stamp,
     WorkerFinishedReq,
 )
-from events.subjects import Subjects
 from schedulers.node.agent import run_agent
 from schedulers.node.config import AgentConfig
 from schedulers.node.stats import AgentStats

@@ -18,16 +18,8 @@ from events.facts import AnyFact, Record
 from events.ids import START, Position
 from events.ledger import Ledger
 from events.log import EventLog, MemoryLog
-from events.messages import (
-    QueryNodes,
-    QueryWorkers,
-    StartPipelineReq,
-    StartReply,
-    StopReply,
-    StopWorkersReq,
-    WorkerRow,
-    WorkersReply,
-)
+from events.messages import StartPipelineReq, StartReply, StopReply, StopWorkersReq
+from events.queries import QueryNodes, QueryWorkers, WorkerRow, WorkersReply
 from schedulers.backend import Backend
 from schedulers.decide import Rules
 from schedulers.engine import Engine, EngineSettings

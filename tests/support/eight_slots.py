@@ -17,8 +17,8 @@ import msgspec
 
 from controller.inbox import NatsInbox
 from events.log import MemoryLog
-from events.messages import WorkerFinishedReq
 from events.subjects import Subjects
+from events.traffic import WorkerFinishedReq
 from schedulers import EmbeddedScheduler, ManualScheduler, NodeScheduler, ProcessScheduler
 from schedulers.decide import Rules
 from schedulers.engine import Engine, EngineSettings

@@ -18,15 +18,13 @@ from events.messages import (
     ConfirmDeadReq,
     CordonReq,
     DrainReq,
-    FinishedReply,
-    HeartbeatReply,
-    RegisterReply,
     StartPipelineReq,
     StopWorkersReq,
     UncordonReq,
 )
 from events.policies import Restarting
 from events.states import NodeState, RunState, WorkerState
+from events.traffic import FinishedReply, HeartbeatReply, RegisterReply
 from schedulers.decide import Draft, Rules, next_due
 from schedulers.decide.messages import (
     Effect,

@@ -18,9 +18,9 @@ import msgspec
 import psutil
 from nats.aio.client import Client
 
-from events.messages import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
 from events.states import WorkerState
 from events.subjects import Subjects
+from events.traffic import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
 from schedulers import embedded, manual
 from schedulers.embedded import EmbeddedLauncher
 from schedulers.launcher import Assignment, LaunchAck, Launcher, StopOrder

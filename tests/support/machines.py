@@ -12,7 +12,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from events.ledger import live_digest
-from events.messages import (
+from events.policies import LEASE_GRACE_S
+from events.states import WorkerState
+from events.traffic import (
     AgentStopReply,
     HeartbeatNodeReq,
     InventoryReply,
@@ -21,8 +23,6 @@ from events.messages import (
     Stamp,
     WorkerFinishedReq,
 )
-from events.policies import LEASE_GRACE_S
-from events.states import WorkerState
 from schedulers.launcher import Assignment, LaunchAck, StopOrder
 
 LIVE = (WorkerState.RUNNING, WorkerState.STOPPING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from events.messages import AgentStopReply, InventoryReply
+from events.traffic import AgentStopReply, InventoryReply
 from schedulers.decide.messages import (
     Effect,
     Inbound,

@@ -11,8 +11,8 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 
-from events.messages import WorkerFinishedReq
 from events.states import WorkerState
+from events.traffic import WorkerFinishedReq
 from schedulers.manual import NODE, Instruction, StartInstruction, StopInstruction
 
 

@@ -16,19 +16,17 @@ from events.errors import SlotbusError
 from events.facts import Record
 from events.ids import Position
 from events.ledger import Ledger
-from events.messages import (
+from events.messages import SchedulerConfig, StartPipelineReq, StopWorkersReq
+from events.pulse import Pulse
+from events.states import NodeState, WorkerState
+from events.traffic import (
     HeartbeatNodeReq,
     InventoryReply,
     InventoryRow,
     RegisterNodeReq,
-    SchedulerConfig,
     Stamp,
-    StartPipelineReq,
-    StopWorkersReq,
     WorkerFinishedReq,
 )
-from events.pulse import Pulse
-from events.states import NodeState, WorkerState
 from schedulers.decide import Draft, Rules, decide
 from schedulers.decide.commands import outcome_of
 from schedulers.decide.messages import (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from events.messages import InventoryRow, Stamp
+from events.traffic import InventoryRow, Stamp
 from schedulers.supervisor.api import OutputTail, Supervisor, WorkerSpec
 from schedulers.supervisor.client import SupervisorClient
 from schedulers.supervisor.core import LocalSupervisor, Settings

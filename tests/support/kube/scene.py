@@ -13,13 +13,8 @@ from dataclasses import dataclass, field
 from kubernetes_asyncio.client import ApiClient
 
 from events.log import EventLog, MemoryLog
-from events.messages import (
-    QueryWorkers,
-    SchedulerConfig,
-    StartPipelineReq,
-    WorkerRow,
-    WorkersReply,
-)
+from events.messages import SchedulerConfig, StartPipelineReq
+from events.queries import QueryWorkers, WorkerRow, WorkersReply
 from schedulers.decide import Rules
 from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.kubernetes.launcher import KubernetesLauncher
