@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from events.codec import encode, error_from_body
+from events.codec import decode, encode, error_from_body
 from events.connection import request
 from events.denials import Denials
 from events.denials import Denied as Denied
@@ -154,6 +154,12 @@ ROUTES: Final[dict[type[Message], Route]] = {
 }
 
 
+class _Next(Struct):
+    """Of any page: where the next one begins."""
+
+    next: str = ""
+
+
 class Asker:
     """Asks over one connection. ``retrying`` hears of every failed attempt that will be
     repeated; it is called in the loop and must not block. A command that is not answered
@@ -191,6 +197,19 @@ class Asker:
                 if not question.is_patient(error):
                     self._retrying(error)
             await asyncio.sleep(pause)
+
+    async def pages(self, query: PagedQuery) -> list[bytes]:
+        """The bodies of all replies to a query, one for each page. Raises as ``ask``."""
+        pages: list[bytes] = []
+        while True:
+            body = await self.ask(query)
+            pages.append(body)
+            cursor = decode(body, _Next).next
+            if not cursor:
+                return pages
+            if cursor == query.cursor:
+                raise Internal("the controller answers with the same page again and again")
+            query = replace(query, cursor=cursor)
 
     async def ask_once(self, subject: str, body: bytes, timeout_s: float) -> bytes:
         """The body of the answer to a request of any kind, asked once, whatever it says.

@@ -16,19 +16,19 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
-from msgspec import Struct
 from msgspec.structs import replace
 from nats.aio.client import Client
 
 from events.access import DEFAULT_INBOX_PREFIX
+from events.arguments import StartFields, StopFields
 from events.asking import Asker, PagedQuery, Patience, Query
 from events.codec import convert, decode
 from events.connecting import Connecting
 from events.connection import CONNECT_TIMEOUT_S, Access, Hooks, connect
 from events.denials import Denials
-from events.errors import Internal, Invalid, SlotbusError, UnknownJob
+from events.errors import Invalid, SlotbusError, UnknownJob
 from events.following import EventRecord, Follower, Start
 from events.ids import DEFAULT_DRAIN_S, ID_RE, MAX_WAIT_S, Position
 from events.messages import (
@@ -39,14 +39,12 @@ from events.messages import (
     DrainReply,
     DrainReq,
     NodeReply,
-    SchedulerConfig,
     StartPipelineReq,
     StartReply,
     StopReply,
     StopWorkersReq,
     UncordonReq,
 )
-from events.policies import OnDrain, OnEnd, RestartOptions
 from events.queries import (
     JobReply,
     JobRow,
@@ -84,39 +82,6 @@ T = TypeVar("T")
 C = TypeVar("C", StartPipelineReq, StopWorkersReq, CordonReq, UncordonReq)
 Retrying = Callable[[SlotbusError], None]
 Missing = Callable[[WorkerRow, SlotbusError], None]
-
-
-class StartFields(TypedDict, total=False):
-    """The fields of ``StartPipelineReq``, as keyword arguments of ``start``."""
-
-    job_id: str
-    slots: int
-    name: str
-    program: Any
-    wasm_path: str
-    hash: str
-    run_id: int | None
-    env_vars: dict[str, str]
-    scheduler_config: SchedulerConfig
-    on_shortage: Literal["fail", "wait"] | None
-    priority: int
-    not_after: datetime | None
-    on_failure: OnEnd | None
-    on_lost: OnEnd | None
-    on_drain: OnDrain | None
-    restart: RestartOptions
-    command_id: str | None
-    wait_s: float
-
-
-class StopFields(TypedDict, total=False):
-    """The fields of ``StopWorkersReq`` beside the job, as arguments of ``stop``."""
-
-    run_id: int | None
-    force: bool
-    grace_s: float
-    wait_s: float
-    command_id: str | None
 
 
 DRAIN_MARGIN_S: Final = 10.0
@@ -324,7 +289,7 @@ class SlotbusClient:
 
     async def pages(self, query: PagedQuery) -> list[bytes]:
         """The bodies of all replies to a query, one for each page."""
-        return await _pages(self._asker, query)
+        return await self._asker.pages(query)
 
     async def query(self, query: Query) -> bytes:
         """The body of the reply to a query, or of its first page."""
@@ -395,7 +360,7 @@ class SlotbusClient:
         askers = [self._asker]
 
         async def newest() -> JobRow:
-            pages = await _pages(askers[-1], QueryJobs(job_id=job_id))
+            pages = await askers[-1].pages(QueryJobs(job_id=job_id))
             jobs = [row for page in pages for row in decode(page, JobsReply).jobs]
             if not jobs:
                 raise UnknownJob(f"there is no job {job_id}", job_id=job_id)
@@ -404,7 +369,7 @@ class SlotbusClient:
         async def rows() -> list[WorkerRow]:
             run = run_id if run_id is not None else (await newest()).run_id
             query = QueryWorkers(job_id=job_id, run_id=run, all=True)
-            pages = await _pages(askers[-1], query)
+            pages = await askers[-1].pages(query)
             askers[:] = [self._log_asker]  # only the first questions may take their time
             return [row for page in pages for row in decode(page, WorkersReply).workers]
 
@@ -421,23 +386,6 @@ class SlotbusClient:
             tail_bytes=tail_bytes,
         )
         return reader.lines(follow=follow)
-
-
-class _Next(Struct):
-    next: str = ""
-
-
-async def _pages(asker: Asker, query: PagedQuery) -> list[bytes]:
-    pages: list[bytes] = []
-    while True:
-        body = await asker.ask(query)
-        pages.append(body)
-        cursor = decode(body, _Next).next
-        if not cursor:
-            return pages
-        if cursor == query.cursor:
-            raise Internal("the controller answers with the same page again and again")
-        query = replace(query, cursor=cursor)
 
 
 def _plain(text: str, path: str) -> str:

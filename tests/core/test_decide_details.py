@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from events import folding
+from events import folding_runs
 from events.errors import SlotbusError
 from events.ledger import Ledger
 from events.queries import (
@@ -95,7 +95,7 @@ def test_a_run_whose_worker_is_out_of_reach_leaves_nothing_to_a_newer_one(story:
 def test_definitions_of_ended_runs_have_a_limit_and_the_oldest_go_first(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "DEFINITION_BYTES", 100)
+    monkeypatch.setattr(folding_runs, "DEFINITION_BYTES", 100)
     story.nodes(n1=4)
     for name in ("a", "b", "c"):
         finish(story, name, "x" * 40)
@@ -107,7 +107,7 @@ def test_definitions_of_ended_runs_have_a_limit_and_the_oldest_go_first(
 def test_a_restored_ledger_forgets_definitions_in_the_same_order(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "DEFINITION_BYTES", 100)
+    monkeypatch.setattr(folding_runs, "DEFINITION_BYTES", 100)
     story.nodes(n1=4)
     finish(story, "z", "x" * 40)
     finish(story, "a", "x" * 40)
