@@ -151,9 +151,11 @@ class AgentStop(Message, kw_only=True, frozen=True):
 
 class AgentStopReply(Message, kw_only=True, frozen=True):
     """``state``: ``stopping``; ``ended`` (its end is or will be reported); ``unknown``: it
-    never ran here and, since a tombstone now stands for it, never will."""
+    never ran here and, since a tombstone now stands for it, never will. ``told``: its end was
+    acknowledged by a leader, and is not reported again."""
 
     state: Literal["stopping", "ended", "unknown"]
+    told: bool = False
     seq: Counter = 0
 
 

@@ -31,7 +31,7 @@ from schedulers.decide.messages import (
     StopAnswered,
     TakeInventory,
 )
-from schedulers.launcher import Fenced, Launcher, LaunchRefused
+from schedulers.launcher import Fenced, LaunchDoubtful, Launcher, LaunchRefused
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
@@ -158,11 +158,9 @@ class Dispatcher:
                     ack = await self._launcher.launch(what, self._try_s)
                     return Launched(what.worker_id, what.incarnation, pid=ack.pid, seq=ack.seq)
                 except LaunchRefused as error:
-                    if error.facts.get("ran"):
-                        # The answer to an earlier try was lost. Its end will tell, with its exit.
-                        self.outcomes["RanAlready"] += 1
-                        return None
-                    return LaunchFailed(what.worker_id, error.message)
+                    return self._not_again(what.worker_id, error)
+                except LaunchDoubtful as error:
+                    return LaunchUncertain(what.worker_id, error.message)
                 except Fenced:
                     # An earlier try may have started it: the node's inventory will tell.
                     self.outcomes["Fenced"] += 1
@@ -171,6 +169,16 @@ class Dispatcher:
                     if loop.time() + pause >= deadline:
                         return LaunchUncertain(what.worker_id, error.message)
             pause = await self._back_off(pause)
+
+    def _not_again(self, worker_id: str, refusal: LaunchRefused) -> Outcome | None:
+        """An earlier try whose answer was lost may have been obeyed: then the worker's end
+        tells, with its exit; one that was told already, a stop finds out."""
+        if not refusal.facts.get("ran"):
+            return LaunchFailed(worker_id, refusal.message)
+        self.outcomes["RanAlready"] += 1
+        if refusal.facts.get("told"):
+            return LaunchUncertain(worker_id, refusal.message)
+        return None
 
     async def _stop(self, effect: Stop) -> Outcome | None:
         order = effect.order
@@ -181,8 +189,10 @@ class Dispatcher:
                     return None
                 try:
                     answer = await self._launcher.signal(order, self._try_s)
-                    return StopAnswered(order.worker_id, answer.state, order.node_id)
-                except (Fenced, LaunchRefused):
+                    return StopAnswered(
+                        order.worker_id, answer.state, order.node_id, told=answer.told
+                    )
+                except (Fenced, LaunchRefused, LaunchDoubtful):
                     # Another incarnation or a newer leader is there; its inventory will tell.
                     self.outcomes["Fenced"] += 1
                     return None

@@ -6,13 +6,14 @@ decisions, and anything about NATS, processes or Kubernetes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Raw, Struct
 
-from events.errors import SlotbusError
+from events.errors import Fact, SlotbusError
 from events.messages import KubernetesOptions
+from events.states import WorkerState
 from events.traffic import AgentStopReply, InventoryReply, InventoryRow, Stamp, WorkerFinishedReq
 
 
@@ -86,7 +87,19 @@ class LaunchAck(Struct, kw_only=True, frozen=True):
 
 
 class LaunchRefused(SlotbusError):
-    """The worker does not run and, under this worker_id, never will."""
+    """The worker does not run and, under this worker_id, never will.
+
+    The fact ``ran`` says that an earlier order for it was obeyed: it has ended since, which is
+    reported if it was not yet, or, with the fact ``told``, was acknowledged by a leader.
+    """
+
+    code = "start_failed"
+    status = 500
+
+
+class LaunchDoubtful(SlotbusError):
+    """The order was refused, which says nothing about an earlier one like it: its answer may
+    have been lost. Whether the worker ever ran is known after a stop."""
 
     code = "start_failed"
     status = 500
@@ -108,6 +121,18 @@ class Unreachable(SlotbusError):
     retriable = True
 
 
+def refused(message: str, facts: Mapping[str, Fact]) -> LaunchRefused | LaunchDoubtful:
+    """What the refusal of an order proves: only who looked at this very worker says ``ran``."""
+    proves = isinstance(facts.get("ran"), bool)
+    return (LaunchRefused if proves else LaunchDoubtful)(message, **facts)
+
+
+def never_ran(end: InventoryRow | WorkerFinishedReq) -> bool:
+    """Whether an end says that there never was a process: it failed, and has no exit. Who is
+    lost, or ended as asked without an exit, may have run."""
+    return end.state is WorkerState.FAILED and end.exit_code is None and end.signal is None
+
+
 def report_of(row: InventoryRow, node_id: str) -> WorkerFinishedReq:
     """The end of a worker, as its node's inventory has it, as the report of it."""
     return WorkerFinishedReq(
@@ -127,12 +152,12 @@ class Launcher(Protocol):
     """Every method is idempotent; each has its own deadline, in seconds."""
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
-        """Starts a worker. Raises LaunchRefused, Fenced, Unreachable."""
+        """Starts a worker. Raises LaunchRefused, LaunchDoubtful, Fenced, Unreachable."""
         ...
 
     async def signal(self, order: StopOrder, timeout_s: float) -> AgentStopReply:
         """Begins to stop a worker; its end comes as a report. Raises Fenced, LaunchRefused,
-        Unreachable."""
+        LaunchDoubtful, Unreachable."""
         ...
 
     async def inventory(

@@ -27,7 +27,14 @@ from events.messages import StartPipelineReq
 from events.traffic import AgentStopReply, InventoryReply, WorkerFinishedReq
 from schedulers.decide import Rules
 from schedulers.engine import Backend, Engine, EngineSettings, LocalNode
-from schedulers.launcher import Assignment, LaunchAck, LaunchRefused, StopOrder, Unreachable
+from schedulers.launcher import (
+    Assignment,
+    LaunchAck,
+    LaunchDoubtful,
+    LaunchRefused,
+    StopOrder,
+    Unreachable,
+)
 from schedulers.tracking import Tracking
 from schedulers.variables import PROGRAM, fits_inline, variables_of
 
@@ -78,15 +85,18 @@ class ManualLauncher:
         self._tracking = Tracking(incarnation)
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
-        """Hands a worker's command over, once. Raises LaunchRefused, Fenced."""
+        """Hands a worker's command over, once. Raises LaunchRefused, Fenced; LaunchDoubtful
+        where an earlier controller may have handed it over."""
         self._tracking.fence(assignment.incarnation, assignment.epoch)
         done = self._tracking.launched(assignment.worker_id)
         if done is not None:
             return done
         try:
             instruction = _start(assignment)
-        except LaunchRefused:
+        except LaunchRefused as error:
             self._tracking.bury(assignment.worker_id)
+            if assignment.stamp.epoch != assignment.epoch:
+                raise LaunchDoubtful(error.message) from error
             raise
         ack = self._tracking.begin(assignment)
         self._tell(instruction)

@@ -32,9 +32,9 @@ from schedulers.launcher import (
     Assignment,
     Fenced,
     LaunchAck,
-    LaunchRefused,
     StopOrder,
     Unreachable,
+    refused,
     report_of,
 )
 from schedulers.supervisor.api import SpawnRefused, Supervisor, SupervisorGone, WorkerSpec
@@ -96,7 +96,7 @@ class ProcessLauncher:
         return supervisor
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
-        """Spawns a worker. Raises LaunchRefused, Fenced, Unreachable."""
+        """Spawns a worker. Raises LaunchRefused, LaunchDoubtful, Fenced, Unreachable."""
         spec = WorkerSpec(
             worker_id=assignment.worker_id,
             job_id=assignment.job_id,
@@ -112,8 +112,6 @@ class ProcessLauncher:
             wasm_path=assignment.wasm_path,
             stop_after_s=assignment.stop_after_s,
         )
-        if not spec.command:
-            raise LaunchRefused("no worker command: neither the job nor this controller has one")
         self._check(assignment.incarnation)
         async with self._asking(timeout_s) as supervisor:
             spawned = await supervisor.launch(spec, assignment.epoch)
@@ -193,8 +191,9 @@ class ProcessLauncher:
                 supervisor = await self.supervisor()
                 yield supervisor
         except SpawnRefused as error:
-            kind = Fenced if "epoch_seen" in error.facts else LaunchRefused
-            raise kind(error.message, **error.facts) from error
+            if "epoch_seen" in error.facts:
+                raise Fenced(error.message, **error.facts) from error
+            raise refused(error.message, error.facts) from error
         except SupervisorGone as error:
             self._drop(supervisor)
             raise Unreachable(f"the supervisor does not answer: {error}") from error

@@ -37,7 +37,8 @@ class Tracking:
         self._epoch = 0
         self._seq = 0
         self._workers: dict[str, _Tracked] = {}
-        self._tombstones: dict[str, None] = {}
+        self._tombstones: dict[str, bool] = {}
+        """Of each id that may never start (again), whether it ran."""
         self._ends: deque[WorkerFinishedReq] = deque()
         self._news = asyncio.Event()
         self._closed = False
@@ -60,8 +61,10 @@ class Tracking:
         Raises LaunchRefused for a worker that ended, or was stopped before it began.
         """
         known = self._workers.get(worker_id)
-        if worker_id in self._tombstones or (known and not self.is_live(worker_id)):
-            raise LaunchRefused(f"worker {worker_id} was stopped or has ended")
+        told = self._tombstones.get(worker_id)
+        if told is not None or (known and not self.is_live(worker_id)):
+            text = f"worker {worker_id} was stopped or has ended"
+            raise LaunchRefused(text, ran=bool(known or told), told=bool(told))
         return LaunchAck(seq=known.seq) if known else None
 
     def begin(self, assignment: Assignment) -> LaunchAck:
@@ -78,9 +81,9 @@ class Tracking:
         self._workers[assignment.worker_id] = _Tracked(assignment.node_id, row, self._seq)
         return LaunchAck(seq=self._seq)
 
-    def bury(self, worker_id: str) -> None:
-        """This worker never starts (again)."""
-        self._tombstones[worker_id] = None
+    def bury(self, worker_id: str, *, ran: bool = False) -> None:
+        """This worker never starts (again); ``ran``: it did, and its end was acknowledged."""
+        self._tombstones[worker_id] = ran or self._tombstones.get(worker_id, False)
         while len(self._tombstones) > TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
 
@@ -89,9 +92,9 @@ class Tracking:
         self._seq += 1
         known = self._workers.get(worker_id)
         if known is None:
-            ended = worker_id in self._tombstones
             self.bury(worker_id)
-            return AgentStopReply(state="ended" if ended else "unknown", seq=self._seq)
+            told = self._tombstones[worker_id]
+            return AgentStopReply(state="ended" if told else "unknown", told=told, seq=self._seq)
         if not self.is_live(worker_id):
             return AgentStopReply(state="ended", seq=self._seq)
         known.row = msgspec.structs.replace(known.row, state=WorkerState.STOPPING)
@@ -131,7 +134,7 @@ class Tracking:
         known = self._workers.get(worker_id)
         if known is None or known.node_id == node_id:
             self._workers.pop(worker_id, None)
-            self.bury(worker_id)
+            self.bury(worker_id, ran=True)
 
     def inventory(self) -> InventoryReply:
         """All that are live, and ends not acknowledged yet."""

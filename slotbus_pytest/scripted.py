@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -172,7 +173,9 @@ class ScriptedNode:
         if row is not None and row.state is WorkerState.RUNNING:
             return LaunchAck(pid=row.pid, seq=self.next_seq())
         if order.worker_id in self.ran | self.tombstones:
-            raise LaunchRefused(f"{order.worker_id} never starts here")
+            ran = order.worker_id in self.ran
+            text = f"{order.worker_id} never starts here"
+            raise LaunchRefused(text, ran=ran, told=ran and row is None)
         program = self.program(order)
         if program.missing:
             self.tombstones.add(order.worker_id)
@@ -204,9 +207,10 @@ class ScriptedNode:
         self.fence(order.epoch, order.incarnation)
         row = self.table.get(order.worker_id)
         if row is None:
-            known = order.worker_id in self.ran
+            told = order.worker_id in self.ran
             self.tombstones.add(order.worker_id)
-            return AgentStopReply(state="ended" if known else "unknown", seq=self.next_seq())
+            state: Literal["ended", "unknown"] = "ended" if told else "unknown"
+            return AgentStopReply(state=state, told=told, seq=self.next_seq())
         if row.state not in LIVE:
             return AgentStopReply(state="ended", seq=self.next_seq())
         self.table[order.worker_id] = replace(row, state=WorkerState.STOPPING)

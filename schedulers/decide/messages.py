@@ -107,11 +107,12 @@ class LaunchUncertain(Struct, frozen=True):
 
 
 class StopAnswered(Struct, frozen=True):
-    """``state`` as in ``AgentStopReply``; ``node_id``: who answered."""
+    """``state`` and ``told`` as in ``AgentStopReply``; ``node_id``: who answered."""
 
     worker_id: str
     state: str
     node_id: str
+    told: bool = False
 
 
 class InventoryTaken(Struct, frozen=True):

@@ -39,7 +39,7 @@ from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
 from schedulers.decide.proofs import bury
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
-from schedulers.launcher import HostSeen, WorkerSeen
+from schedulers.launcher import HostSeen, WorkerSeen, never_ran
 
 NODES_AT_ONCE: Final = 500
 """That expire in one decision, at the most."""
@@ -301,10 +301,9 @@ def hosted(draft: Draft, sight: HostSeen) -> None:
 
 
 def end_worker(draft: Draft, worker: Worker, end: WorkerFinishedReq) -> None:
-    """Records the end of a worker, under the state its exit means. One without an exit,
-    that was not known to run, never ran."""
+    """Records the end of a worker, under the state its exit means."""
     state = end_state(worker, end)
-    ran = worker.launched or not _without_exit(end)
+    ran = worker.launched or not never_ran(end)
     draft.emit(
         WorkerEnded(
             worker_id=worker.worker_id,

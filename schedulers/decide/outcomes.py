@@ -35,6 +35,8 @@ from schedulers.decide.settle import settle
 
 IDS_A_FACT: Final = 500
 
+LOST_WORD: Final = "it has ended; how was told to a leader, and is not in the log"
+
 
 def launched(draft: Draft, outcome: Launched) -> None:
     """The worker's process exists. What is known better by now stays."""
@@ -78,18 +80,23 @@ def launch_uncertain(draft: Draft, outcome: LaunchUncertain) -> None:
 
 
 def stop_answered(draft: Draft, outcome: StopAnswered) -> None:
-    """``unknown`` proves that the worker is not there: a tombstone stands for it now."""
+    """``unknown`` proves that the worker is not there: a tombstone stands for it now. An end
+    that was told already, to a leader whose word is not in our log, is not told again."""
     worker = draft.ledger.workers.get(outcome.worker_id)
-    if worker is None or worker.state is not WorkerState.STOPPING or outcome.state != "unknown":
+    if worker is None or worker.state is not WorkerState.STOPPING:
         return
     if worker.node_id != outcome.node_id:  # the answer to the stop of an orphan
         return
+    told = outcome.state == "ended" and outcome.told
+    if outcome.state != "unknown" and not told:
+        return
+    ran = worker.launched or told
     draft.emit(
         WorkerEnded(
             worker_id=worker.worker_id,
-            state=WorkerState.LOST if worker.launched else WorkerState.FAILED,
-            launched=worker.launched,
-            reason=worker.reason or "its node does not know it",
+            state=WorkerState.LOST if ran else WorkerState.FAILED,
+            launched=ran,
+            reason=LOST_WORD if told else worker.reason or "its node does not know it",
         )
     )
     settle(draft, worker.job_id)

@@ -15,7 +15,7 @@ from schedulers.decide.draft import Draft
 from schedulers.decide.messages import Stop
 from schedulers.decide.orders import launch, signal, stop_worker
 from schedulers.decide.settle import settle
-from schedulers.launcher import StopOrder
+from schedulers.launcher import StopOrder, never_ran
 
 ALIVE = (WorkerState.RUNNING, WorkerState.STOPPING)
 HERE = (WorkerState.ASSIGNED, *ALIVE)
@@ -134,6 +134,7 @@ def _ended(draft: Draft, worker: Worker, row: InventoryRow) -> None:
         WorkerEnded(
             worker_id=worker.worker_id,
             state=WorkerState.FINISHED if asked else row.state,
+            launched=worker.launched or not never_ran(row),
             exit_code=row.exit_code,
             signal=row.signal,
             reason=row.reason,

@@ -192,7 +192,8 @@ class KubernetesLauncher:
             self._tracking.launched(worker_id)
         if tracked is None or tracked.end is not None:
             ended = tracked.end.reason if tracked and tracked.end else ""
-            raise LaunchRefused(ended or f"worker {worker_id} has ended")
+            ran = tracked is not None and tracked.ran
+            raise LaunchRefused(ended or f"worker {worker_id} has ended", ran=ran)
         if self.config.launched_when == "running":
             await tracked.until_settled()
             _check_ran(tracked)

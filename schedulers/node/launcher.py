@@ -27,7 +27,15 @@ from events.traffic import (
     InventoryReply,
     WorkerFinishedReq,
 )
-from schedulers.launcher import Assignment, Fenced, LaunchAck, LaunchRefused, StopOrder, Unreachable
+from schedulers.launcher import (
+    Assignment,
+    Fenced,
+    LaunchAck,
+    LaunchDoubtful,
+    StopOrder,
+    Unreachable,
+    refused,
+)
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -45,13 +53,14 @@ class NatsLauncher:
         self._closed = asyncio.Event()
 
     async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
-        """Starts a worker through its node's agent. Raises LaunchRefused, Fenced, Unreachable."""
+        """Starts a worker through its node's agent. Raises LaunchRefused, LaunchDoubtful,
+        Fenced, Unreachable."""
         order = msgspec.convert(assignment, AgentStart, from_attributes=True)
         reply = await self._ask(assignment.node_id, "start", order, AgentStartReply, timeout_s)
         return LaunchAck(pid=reply.pid, seq=reply.seq)
 
     async def signal(self, order: StopOrder, timeout_s: float) -> AgentStopReply:
-        """Begins to stop a worker. Raises LaunchRefused, Fenced, Unreachable."""
+        """Begins to stop a worker. Raises LaunchRefused, LaunchDoubtful, Fenced, Unreachable."""
         message = msgspec.convert(order, AgentStop, from_attributes=True)
         return await self._ask(order.node_id, "stop", message, AgentStopReply, timeout_s)
 
@@ -93,7 +102,7 @@ class NatsLauncher:
         except nats.errors.NoRespondersError as error:
             raise _unreachable(node_id, "no agent listens there") from error
         except nats.errors.MaxPayloadError as error:
-            raise LaunchRefused(
+            raise LaunchDoubtful(
                 f"the order is larger than a NATS message may be ({self._nc.max_payload} bytes): "
                 "raise max_payload, or pass the program by its address",
                 node_id=node_id,
@@ -106,7 +115,7 @@ class NatsLauncher:
 
 
 def _read(node_id: str, body: bytes, kind: type[R]) -> R:
-    """The answer in ``body``. Raises LaunchRefused, Fenced, Unreachable."""
+    """The answer in ``body``. Raises LaunchRefused, LaunchDoubtful, Fenced, Unreachable."""
     refusal = error_from_body(body)
     if refusal is not None:
         raise _refused(node_id, refusal) from refusal
@@ -122,7 +131,7 @@ def _refused(node_id: str, refusal: SlotbusError) -> SlotbusError:
     facts = {**refusal.facts, "node_id": node_id, "refusal": refusal.code}
     if facts.keys() & {"epoch_seen", "incarnation"}:
         return Fenced(refusal.message, **facts)
-    return LaunchRefused(refusal.message, **facts)
+    return refused(refusal.message, facts)
 
 
 def _unreachable(node_id: str, cause: str) -> Unreachable:

@@ -154,7 +154,8 @@ class Orders:
         return await stored_tail(self._keeper, decode(body, AgentLogs))
 
     async def _admit(self, order: AgentStart) -> None:
-        """Raises the refusal of a worker that can't be taken, once it can never run. What
+        """Raises the refusal of a worker that can't be taken, once it can never run, with the
+        fact whether it ``ran`` before: the answer to an earlier order may have been lost. What
         the roster says is looked at again with the supervisor before that."""
         if self._refusal(order) is None:
             return
@@ -163,7 +164,9 @@ class Orders:
             return
         refusal = self._refusal(order)
         if refusal is not None:
-            await self._bury(order)
+            buried = await self._bury(order)
+            # What it was before counts, and not why it can't be taken now.
+            refusal.facts |= {"ran": buried.state != "unknown", "told": buried.told}
             raise refusal
 
     def _refusal(self, order: AgentStart) -> StartFailed | NotEnoughSlots | None:

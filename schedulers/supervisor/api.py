@@ -66,8 +66,9 @@ class OutputTail(Struct, frozen=True):
 class SpawnRefused(SlotbusError):
     """This worker does not run here and, under this worker_id, never will.
 
-    The message says why: no such program, a tombstone, a lower epoch than seen. The fact
-    ``ran`` says that it did run: its end is reported, if it was not yet.
+    The message says why: no such program, a tombstone, a lower epoch than seen. But for the
+    last, a tombstone then stands for it, and the fact ``ran`` says whether it did run: its end
+    is reported, or, with the fact ``told``, was acknowledged before.
     """
 
     code = "start_failed"

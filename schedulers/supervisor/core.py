@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -247,21 +247,30 @@ class LocalSupervisor:
     def _refuse_if_over(self, spec: WorkerSpec, worker: Worker | None) -> None:
         stone = self._state.tombstones.get(spec.worker_id)
         if stone is not None:
-            raise SpawnRefused(f"worker {spec.worker_id} never starts here: {stone.reason}")
+            text = f"worker {spec.worker_id} never starts here: {stone.reason}"
+            raise SpawnRefused(text, ran=stone.ran, told=stone.ran)
         if worker is not None:
             state = worker.row().state
             raise SpawnRefused(
                 f"worker {spec.worker_id} never starts here again: it is {state}",
                 ran=worker.process is not None,
             )
+        reason = self._why_not(spec)
+        if reason:
+            self._memory.record(Tombstone(worker_id=spec.worker_id, reason=reason))
+            raise SpawnRefused(reason, ran=False)
+
+    def _why_not(self, spec: WorkerSpec) -> str:
+        """Why a worker that was never here can't be taken, or ""."""
+        if not spec.command:
+            return "no worker command: neither the job nor this controller has one"
         if self._closing:
-            raise SpawnRefused("the supervisor is shutting down")
+            return "the supervisor is shutting down"
         if len(self._state.workers) >= MAX_WORKERS:
-            raise SpawnRefused(f"{MAX_WORKERS} workers are alive or not acknowledged here")
+            return f"{MAX_WORKERS} workers are alive or not acknowledged here"
         if spec.stop_after_s is not None and self._lease_over(spec.stop_after_s):
-            raise SpawnRefused(
-                f"its lease of {spec.stop_after_s:g} s would be over already: no client renewed"
-            )
+            return f"its lease of {spec.stop_after_s:g} s would be over already: no client renewed"
+        return ""
 
     # --- stop -------------------------------------------------------------------------
 
@@ -271,7 +280,8 @@ class LocalSupervisor:
             stone = Tombstone(worker_id=worker_id, reason="it was stopped before it started")
             self._memory.record(stone)
         seq = self._memory.next_seq()
-        return AgentStopReply(state="ended" if stone.ran else "unknown", seq=seq)
+        state: Literal["ended", "unknown"] = "ended" if stone.ran else "unknown"
+        return AgentStopReply(state=state, told=stone.ran, seq=seq)
 
     def _tell(self) -> None:
         for news in self._listeners:

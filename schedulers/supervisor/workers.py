@@ -104,7 +104,7 @@ class Workers:
             reason = spawn.why_not(error, spec.command)
             self._memory.record(Tombstone(worker_id=spec.worker_id, reason=reason))
             self._outputs.remove(spec.worker_id)
-            raise SpawnRefused(reason) from error
+            raise SpawnRefused(reason, ran=False) from error
         # Not reaped yet, so it is in the table, as a zombie at least.
         row = read_process(child.pid)
         main = row.id if row else ProcessId(child.pid, 0)

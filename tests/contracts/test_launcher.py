@@ -165,8 +165,9 @@ async def test_force_kills_also_a_worker_that_is_being_stopped(rig: Rig, tmp_pat
 async def test_a_stop_that_overtakes_its_start_wins(rig: Rig) -> None:
     assignment = rig.assignment("sleep", "60")
     assert (await rig.signal(assignment.worker_id)).state == "unknown"
-    with pytest.raises(LaunchRefused):
+    with pytest.raises(LaunchRefused) as refused:
         await rig.launch(assignment)
+    assert not refused.value.facts.get("ran")
     assert assignment.worker_id not in await rig.rows()
 
 
@@ -174,8 +175,9 @@ async def test_an_ended_worker_is_not_started_again(rig: Rig) -> None:
     assignment = rig.assignment("true")
     await rig.launch(assignment)
     await rig.end_of(assignment.worker_id)
-    with pytest.raises(LaunchRefused):
+    with pytest.raises(LaunchRefused) as refused:
         await rig.launch(assignment)
+    assert refused.value.facts["ran"] is True
     assert (await rig.signal(assignment.worker_id)).state == "ended"
 
 

@@ -66,7 +66,7 @@ async def test_each_worker_leads_a_session_and_reads_nothing(home: Home) -> None
         (["./plain.txt"], "'./plain.txt': Permission denied"),
         (["./garbage"], "'./garbage': Exec format error"),
         (["sh", "a\0b"], "null"),
-        ([], "empty"),
+        ([], "no worker command"),
     ],
 )
 async def test_what_cannot_be_spawned_is_refused_for_ever(
@@ -112,16 +112,19 @@ async def test_a_worker_that_ended_never_starts_again(home: Home) -> None:
         await home.launch("w", workers.sleeps())
     assert refused.value.facts["ran"] is True
     await home.supervisor.acknowledge(["w"])
-    with pytest.raises(SpawnRefused, match="already ran"):
+    with pytest.raises(SpawnRefused, match="already ran") as refused:
         await home.launch("w", workers.sleeps())
-    assert await home.stop("w") == "ended"
+    assert refused.value.facts == {"ran": True, "told": True}
+    reply = await home.supervisor.stop("w", force=False, grace_s=1, epoch=EPOCH)
+    assert (reply.state, reply.told) == ("ended", True)
 
 
 async def test_a_stop_before_the_start_prevents_it(home: Home) -> None:
     assert await home.stop("w") == "unknown"
     assert await home.stop("w") == "unknown"
-    with pytest.raises(SpawnRefused, match="stopped before"):
+    with pytest.raises(SpawnRefused, match="stopped before") as refused:
         await home.launch("w", workers.sleeps())
+    assert refused.value.facts["ran"] is False
 
 
 async def test_a_worker_being_stopped_is_not_started_again(home: Home) -> None:
@@ -396,5 +399,9 @@ async def test_a_lease_that_is_over_already_is_refused(home: Home) -> None:
     await asyncio.sleep(0.06)
     # A renewal of old age never shortens a lease, and does not prolong it either.
     await home.supervisor.renew(since_boot() - 100)
-    with pytest.raises(SpawnRefused, match="no client renewed"):
+    with pytest.raises(SpawnRefused, match="no client renewed") as refused:
         await home.launch("w", workers.sleeps(), stop_after_s=0.05)
+    assert refused.value.facts["ran"] is False
+    await home.supervisor.renew()
+    with pytest.raises(SpawnRefused, match="never starts here"):
+        await home.launch("w", workers.sleeps(), stop_after_s=100)

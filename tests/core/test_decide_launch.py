@@ -114,6 +114,41 @@ def test_an_uncertain_launch_that_did_run_does_not_count_once_it_was_stopped(
     assert [w.worker_id for w in reply_of(story).workers] == [second.worker_id]
 
 
+def test_an_end_that_was_told_to_another_leader_is_an_end(story: Story) -> None:
+    """Its log has lost it, and the node will not report it again."""
+    story.nodes(n1=2, n2=2)
+    (order,) = launches(story.tell(start("j", 2, command_id="c1")))
+    story.tell(LaunchUncertain(order.worker_id, "it already ran and ended"))
+    assert story.tell(StopAnswered(order.worker_id, "ended", "n1")).record is None
+    draft = story.tell(StopAnswered(order.worker_id, "ended", "n1", told=True))
+    end = fact(draft, WorkerEnded)
+    assert (end.launched, end.state) == (True, WorkerState.LOST)
+    assert "not in the log" in end.reason
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_worker_whose_exit_nobody_knows_may_have_run(story: Story, listed: bool) -> None:
+    """The answer to its launch was lost, and its supervisor died: it is not tried again in the
+    same start as if it had never been."""
+    story.nodes(n1=2, n2=2)
+    (order,) = launches(story.tell(start("j", 2, command_id="c1")))
+    if listed:
+        draft = story.tell(inventory("n1", row(order, WorkerState.LOST)))
+    else:
+        draft = story.tell(ended(order.worker_id, exit_code=None, state="lost"))
+    end = fact(draft, WorkerEnded)
+    assert (end.launched, end.state) == (True, WorkerState.LOST)
+    assert launches(draft) == []
+
+
+def test_a_worker_that_an_inventory_shows_failed_without_an_exit_never_ran(story: Story) -> None:
+    story.nodes(n1=2, n2=2)
+    (order,) = launches(story.tell(start("j", 2, command_id="c1")))
+    draft = story.tell(inventory("n1", row(order, WorkerState.FAILED)))
+    assert fact(draft, WorkerEnded).launched is False
+    assert placed(draft) == {"n2": [2]}
+
+
 @pytest.mark.parametrize("how", ["refused", "never ran", "ran too late"])
 def test_with_one_node_a_launch_that_failed_is_not_tried_there_again(
     story: Story, how: str

@@ -10,15 +10,27 @@ import msgspec
 import pytest
 import pytest_asyncio
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from events.codec import encode, error_from_body
-from events.errors import NotEnoughSlots, SlotbusError, StartFailed
+from events.errors import Invalid, NotEnoughSlots, SlotbusError, StartFailed
 from events.states import WorkerState
 from events.subjects import Subjects
-from events.traffic import AgentInventory, AgentStart, AgentStartReply, AgentStop, InventoryReply
+from events.traffic import (
+    AgentInventory,
+    AgentStart,
+    AgentStartReply,
+    AgentStop,
+    InventoryReply,
+    Stamp,
+    WorkerFinishedReq,
+)
+from schedulers.launcher import Assignment, LaunchDoubtful, LaunchRefused
 from schedulers.node.config import AgentConfig
 from schedulers.node.identity import new_incarnation
+from schedulers.node.launcher import NatsLauncher
 from tests.support.agents import EPOCH, NodeLeader, RunningAgent, order_start, running
+from tests.support.waiting import until
 
 TIMEOUT_S = 10.0
 
@@ -99,6 +111,72 @@ async def test_a_start_refused_for_want_of_slots_never_happens_later(
     await node_leader.end_of("w1")
     with pytest.raises(StartFailed):
         await site.start(refused)
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["end not told yet", "end acknowledged"])
+async def test_a_repeated_start_without_room_says_that_the_first_was_obeyed(
+    site: Site, node_leader: NodeLeader, told: bool
+) -> None:
+    """Its answer was lost, it ran, and others have its slots by now."""
+    answer = node_leader.policy
+    node_leader.policy = lambda said: (
+        None if isinstance(said, WorkerFinishedReq) and not told else answer(said)
+    )
+    first = site.order("w1", "true", slots=8)
+    await site.start(first)
+    await node_leader.end_of("w1")
+    if told:
+        await until(lambda: site.agent.stats.ends_reported == 1)
+    await site.start(site.order("w2", "sleep", "60", slots=8))
+    with pytest.raises(NotEnoughSlots) as refused:
+        await site.start(first)
+    assert (refused.value.facts["ran"], refused.value.facts["told"]) == (True, told)
+    with pytest.raises(NotEnoughSlots) as never:
+        await site.start(site.order("w3", "true"))
+    assert (never.value.facts["ran"], never.value.facts["told"]) == (False, False)
+
+
+async def test_a_refusal_that_proves_nothing_leaves_the_launch_in_doubt(
+    nc: Client, subjects: Subjects
+) -> None:
+    """As an agent's of an earlier version, or of one that can't read the order."""
+    launcher = NatsLauncher(nc, subjects)
+    answers: list[SlotbusError] = [
+        NotEnoughSlots(1, 0),
+        Invalid("no such field"),
+        NotEnoughSlots(1, 0, ran=False),
+        NotEnoughSlots(1, 0, ran=True),
+    ]
+
+    async def answer(message: Msg) -> None:
+        await message.respond(encode(answers.pop(0).body()))
+
+    await nc.subscribe(subjects.agent("n1", "start"), cb=answer)
+    kinds = []
+    for _ in range(len(answers)):
+        with pytest.raises((LaunchDoubtful, LaunchRefused)) as refused:
+            await launcher.launch(an_assignment(), TIMEOUT_S)
+        kinds.append((type(refused.value), refused.value.facts.get("ran")))
+    assert kinds == [
+        (LaunchDoubtful, None),
+        (LaunchDoubtful, None),
+        (LaunchRefused, False),
+        (LaunchRefused, True),
+    ]
+    await launcher.close()
+
+
+def an_assignment() -> Assignment:
+    return Assignment(
+        worker_id="w1",
+        job_id="j",
+        run_id=1,
+        slots=1,
+        node_id="n1",
+        incarnation="i-1",
+        epoch=EPOCH,
+        stamp=Stamp(cluster="test", epoch=EPOCH, position=1),
+    )
 
 
 async def test_slots_come_back_with_the_end_of_a_worker(

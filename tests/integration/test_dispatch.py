@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from events.errors import SlotbusError
 from events.traffic import AgentStopReply, InventoryReply, Stamp
 from schedulers.backend import AT_ONCE
 from schedulers.decide.messages import (
@@ -24,7 +25,14 @@ from schedulers.decide.messages import (
     TakeInventory,
 )
 from schedulers.dispatch import LISTS_AT_ONCE, Dispatcher
-from schedulers.launcher import Assignment, LaunchAck, LaunchRefused, StopOrder, Unreachable
+from schedulers.launcher import (
+    Assignment,
+    LaunchAck,
+    LaunchDoubtful,
+    LaunchRefused,
+    StopOrder,
+    Unreachable,
+)
 from tests.support.scripted import NEVER, OK, ScriptedLauncher, ScriptedNode, late, refused
 
 pytestmark = pytest.mark.looptime
@@ -121,6 +129,21 @@ async def test_what_ran_already_did_not_fail_to_launch() -> None:
     desk.dispatcher.start(launch("w1"))
     assert await desk.settle() == []
     assert desk.dispatcher.outcomes["RanAlready"] == 1
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [LaunchDoubtful("no room"), LaunchRefused("it already ran", ran=True, told=True)],
+    ids=["unproved", "told already"],
+)
+async def test_what_is_not_proved_to_have_never_run_is_in_doubt(refusal: SlotbusError) -> None:
+    class Refusing(ScriptedLauncher):
+        async def launch(self, assignment: Assignment, timeout_s: float) -> LaunchAck:
+            raise refusal
+
+    desk = Desk(Refusing(ScriptedNode("n1")))
+    desk.dispatcher.start(launch("w1"))
+    assert await desk.settle() == [LaunchUncertain("w1", refusal.message)]
 
 
 async def test_what_is_under_way_is_not_begun_twice() -> None:

@@ -16,10 +16,10 @@ from events.ids import MAX_INLINE_PROGRAM_BYTES
 from events.log import MemoryLog
 from events.messages import StopWorkersReq
 from events.queries import QueryWorkers, WorkersReply
-from events.traffic import WorkerFinishedReq
+from events.traffic import Stamp, WorkerFinishedReq
 from schedulers import ManualScheduler, SchedulerConfig, StartPipelineReq
 from schedulers.decide import Rules
-from schedulers.launcher import Unreachable
+from schedulers.launcher import Assignment, LaunchDoubtful, LaunchRefused, Unreachable
 from schedulers.manual import (
     NODE,
     Instruction,
@@ -199,6 +199,28 @@ async def test_a_restart_concludes_nothing(
     await second.worker_finished(end_of(said))
     assert second.ledger.free_slots(NODE) == SLOTS
     await second.close()
+
+
+async def test_what_an_earlier_controller_may_have_asked_for_is_in_doubt(
+    scheduler: ManualScheduler,
+) -> None:
+    await scheduler.start()
+    order = Assignment(
+        worker_id="w-1",
+        job_id="j",
+        run_id=1,
+        slots=1,
+        node_id=NODE,
+        incarnation=NODE,
+        epoch=scheduler.epoch,
+        stamp=Stamp(cluster="local", epoch=scheduler.epoch - 1, position=1),
+    )
+    launcher = scheduler.backend.launcher
+    with pytest.raises(LaunchDoubtful, match="no worker command"):
+        await launcher.launch(order, 1.0)
+    own = Stamp(cluster="local", epoch=scheduler.epoch, position=1)
+    with pytest.raises(LaunchRefused, match="no worker command"):
+        await launcher.launch(replace(order, worker_id="w-2", stamp=own), 1.0)
 
 
 async def test_its_launcher_lists_nothing(scheduler: ManualScheduler) -> None:

@@ -10,12 +10,13 @@ import pytest
 from events.errors import Internal
 from events.states import WorkerState
 from events.traffic import AgentStopReply, InventoryRow, Stamp, WorkerFinishedReq
-from schedulers.launcher import Assignment, Unreachable
+from schedulers.launcher import Assignment, LaunchDoubtful, LaunchRefused, Unreachable
 from schedulers.process import ProcessLauncher
 from schedulers.supervisor.api import (
     Inventory,
     OutputTail,
     Spawned,
+    SpawnRefused,
     Supervisor,
     SupervisorGone,
     WorkerSpec,
@@ -99,7 +100,9 @@ class Yard:
         self.made.append(FakeSupervisor(list(self.ends)))
         return self.made[-1]
 
-    async def launch(self, worker_id: str, timeout_s: float = 3.0) -> None:
+    async def launch(
+        self, worker_id: str, timeout_s: float = 3.0, command: tuple[str, ...] = ("true",)
+    ) -> None:
         await self.launcher.launch(
             Assignment(
                 worker_id=worker_id,
@@ -110,7 +113,7 @@ class Yard:
                 incarnation=HERE,
                 epoch=1,
                 stamp=Stamp(cluster="test", epoch=1, position=1),
-                command=["true"],
+                command=list(command),
             ),
             timeout_s,
         )
@@ -123,6 +126,24 @@ async def yard() -> AsyncIterator[Yard]:
     await made.launcher.close()
     assert len(asyncio.all_tasks()) == 1
     assert [s.closed for s in made.made] == [1] * len(made.made)
+
+
+async def test_a_worker_without_a_command_may_run_already(yard: Yard) -> None:
+    """An earlier controller named one, and its answer was lost: the supervisor knows."""
+    await yard.launch("w1", command=())
+    assert yard.made[0].launched == ["w1"]
+
+
+async def test_a_supervisor_that_does_not_say_what_was_leaves_a_launch_in_doubt(
+    yard: Yard,
+) -> None:
+    await yard.launch("w1")
+    yard.made[0].error = SpawnRefused("it ended")
+    with pytest.raises(LaunchDoubtful):
+        await yard.launch("w1")
+    yard.made[0].error = SpawnRefused("no such program", ran=False)
+    with pytest.raises(LaunchRefused):
+        await yard.launch("w1")
 
 
 async def test_all_who_ask_share_one_connection(yard: Yard) -> None:
