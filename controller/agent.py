@@ -76,7 +76,7 @@ class AgentMetrics(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def render(self) -> bytes:
+    async def render(self) -> bytes:
         """The body of ``/metrics``."""
         return generate_latest(self._registry)
 

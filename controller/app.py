@@ -98,7 +98,9 @@ class _Controller:
         self._holder = new_holder_name()
         """One name over all connections: a lease left behind by the last one is ours."""
         self._health = Health()
-        self._metrics = Metrics(InboxStats(), version=self._version)
+        self._metrics = Metrics(
+            InboxStats(), version=self._version, node_series=config.metrics_nodes
+        )
         self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_MOST_S)
         self._leadership: Leadership | None = None
         self._above_epoch = 0

@@ -53,6 +53,7 @@ RESTARTING: Final = Restarting()
 
 DEFAULT_HTTP: Final = "127.0.0.1:9622"
 HTTP_OFF: Final = "off"
+METRICS_NODES: Final = 10_000
 LOG_MAX_BYTES: Final = 1024**3
 
 SchedulerName = Literal["process", "node", "kubernetes", "embedded", "manual"]
@@ -193,6 +194,14 @@ class ControllerConfig(Struct, kw_only=True, frozen=True):
         int, Meta(ge=2, le=100, description="newest snapshots that stay, whatever else goes")
     ] = 3
     replicas: Annotated[int, Meta(ge=1, le=5, description="of the streams, on a NATS cluster")] = 1
+    metrics_nodes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="nodes up to which each has series of its own on /metrics; where there "
+            "are more, only the sums are shown",
+        ),
+    ] = METRICS_NODES
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
     context: Context = ""

@@ -74,7 +74,7 @@ class HttpFailed(SlotbusError):
 class Pages:
     """The HTTP server. ``address``: where it listens, once started."""
 
-    def __init__(self, health: HealthView, metrics: Callable[[], bytes]) -> None:
+    def __init__(self, health: HealthView, metrics: Callable[[], Awaitable[bytes]]) -> None:
         self.address: Address | None = None
         self._health = health
         self._metrics = metrics
@@ -134,7 +134,8 @@ class Pages:
         return app
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        body = await self._metrics()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _serve_health(self, _request: web.Request) -> web.Response:
         failure = self._health.failure

@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from controller.config import METRICS_NODES
+from controller.nodeseries import node_families, node_pages
 from controller.outbox import InboxStats
 from controller.queue import QueueStats
 from controller.recordbuffer import RecordStats
@@ -102,10 +104,13 @@ class _Ended(Struct):
 class Metrics(Collector):
     """One controller's series, in a registry of their own.
 
-    ``inbox`` is shared with the inboxes of all leaderships of this process.
+    ``inbox`` is shared with the inboxes of all leaderships of this process. Where there are
+    more than ``node_series`` nodes, none has series of its own.
     """
 
-    def __init__(self, inbox: InboxStats, *, version: str = "") -> None:
+    def __init__(
+        self, inbox: InboxStats, *, version: str = "", node_series: int = METRICS_NODES
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.inbox = inbox
         self.violations: Counter[int] = Counter()
@@ -116,6 +121,7 @@ class Metrics(Collector):
         self.following: Callable[[], int] = lambda: 0
         """Up to where a standby has folded the log; 0 where this is none."""
         self._version = version
+        self._node_series = node_series
         self._leading: Leading | None = None
         self._ended = _Ended(Counter(), Counter(), {})
         self._commands = Histogram(
@@ -157,9 +163,22 @@ class Metrics(Collector):
         """An append was acknowledged."""
         self._appends.observe(seconds)
 
-    def render(self) -> bytes:
-        """All series in Prometheus's text format."""
-        return generate_latest(self.registry)
+    async def render(self) -> bytes:
+        """All series in Prometheus's text format; the loop is not held up by many nodes."""
+        return generate_latest(self.registry) + await node_pages(self._shown_by_node)
+
+    def _shown_by_node(self) -> Ledger | None:
+        engine = self._leading
+        if engine is None or len(engine.ledger.nodes) > self._node_series:
+            return None
+        return engine.ledger
+
+    def families(self) -> Iterator[Metric]:
+        """All series, as they are now, those of single nodes too."""
+        yield from self.registry.collect()
+        ledger = self._shown_by_node()
+        if ledger is not None:
+            yield from node_families(ledger, list(ledger.nodes))
 
     # --- the collector ------------------------------------------------------------------
 
@@ -239,25 +258,29 @@ def _of_snapshots(stats: SnapshotStats, *, leading: bool) -> Iterator[Metric]:
 
 
 def _of_nodes(ledger: Ledger) -> Iterator[Metric]:
-    alive = [node for node in ledger.nodes.values() if not node.expired]
-    free = {node.node_id: ledger.free_slots(node.node_id) for node in alive}
-    held = {node_id: ledger.held_slots(node_id) for node_id in ledger.nodes}
-    slots = sum(node.task_slots for node in alive)
-    yield _gauge("registered_nodes", "Nodes that are not expired.", len(alive))
+    capacity = ledger.capacity
+    shut = capacity.shut(len(ledger.nodes))
+    closed = [
+        ledger.nodes[n]
+        for state, part in shut.items()
+        for n in part[1]
+        if state is not NodeState.EXPIRED
+    ]
+    slots = capacity.registered + sum(node.task_slots for node in closed)
+    free = capacity.free + sum(ledger.free_slots(node.node_id) for node in closed)
+    held = sum(ledger.held_slots(node_id) for node_id in ledger.nodes)
+    yield _gauge("registered_nodes", "Nodes that are not expired.", capacity.present)
     yield _gauge("registered_slots", "Slots of nodes that are not expired.", slots)
-    yield _gauge("free_slots", "Free slots of nodes that are not expired.", sum(free.values()))
-    yield _gauge("scheduled_slots", "Slots held by workers that are not gone.", sum(held.values()))
-    yield _labelled_gauge("node_free_slots", "Free slots of a node.", "node_id", free)
-    yield _labelled_gauge(
-        "node_scheduled_slots", "Slots held by a node's workers.", "node_id", held
-    )
-    states = Counter(node.state.value for node in ledger.nodes.values())
+    yield _gauge("free_slots", "Free slots of nodes that are not expired.", free)
+    yield _gauge("scheduled_slots", "Slots held by workers that are not gone.", held)
+    states = Counter({state.value: part[0] for state, part in shut.items()})
+    states[NodeState.READY.value] = len(ledger.nodes) - states.total()
     yield _by_state("nodes", "Nodes, by state.", NodeState, states)
 
 
 def _of_work(ledger: Ledger) -> Iterator[Metric]:
-    workers = Counter(worker.state.value for worker in ledger.workers.values())
-    jobs = Counter(job.current.state.value for job in ledger.jobs.values() if job.runs)
+    workers = Counter(worker.state for worker in ledger.workers.values())
+    jobs = Counter(job.current.state for job in ledger.jobs.values() if job.runs)
     yield _by_state("workers", "Remembered workers, by state.", WorkerState, workers)
     yield _by_state("jobs", "Remembered jobs, by the state of their run.", RunState, jobs)
 

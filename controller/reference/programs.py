@@ -119,9 +119,10 @@ def metrics_page() -> str:
             "# Metrics",
             "In Prometheus's text format on `/metrics`. Those of the ledger (slots, nodes, "
             "workers, jobs) are there while the controller leads, those of Kubernetes where "
-            "workers are pods.",
+            "workers are pods. Those of single nodes (`node_id`) are left out where there are more "
+            "nodes than `metrics_nodes`.",
             "## Of a controller",
-            _series(controller.registry.collect()),
+            _series(controller.families()),
             "## Of an agent",
             _series(agent.collect()),
         ]

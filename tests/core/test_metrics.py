@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec import Struct, field
+from prometheus_client.parser import text_string_to_metric_families
 
 from controller.metrics import Metrics, TimedLog
+from controller.nodeseries import SLICE
 from controller.outbox import InboxStats
 from events.errors import Invalid
 from events.facts import (
@@ -30,6 +33,7 @@ from events.states import WorkerState
 from schedulers.backend import Backend, Measure, Value
 from schedulers.decide import Rules
 from tests.support.scripted import ScriptedLauncher
+from tests.support.waiting import background
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -95,7 +99,9 @@ def metrics() -> Metrics:
 
 
 def read(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(f"slotbus_{name}", labels or None)
+    found = (sample for family in metrics.families() for sample in family.samples)
+    named = (each for each in found if (each.name, each.labels) == (f"slotbus_{name}", labels))
+    return next((each.value for each in named), None)
 
 
 def test_a_standby_shows_no_fleet(metrics: Metrics) -> None:
@@ -226,11 +232,52 @@ def test_latencies_are_histograms(metrics: Metrics) -> None:
     assert read(metrics, "append_seconds_count") == 1
 
 
-def test_all_of_it_is_in_the_text(metrics: Metrics) -> None:
+async def test_all_of_it_is_in_the_text(metrics: Metrics) -> None:
     metrics.lead(Led(node("n1", 8)))
-    text = metrics.render().decode()
+    text = (await metrics.render()).decode()
     assert "# TYPE slotbus_free_slots gauge\nslotbus_free_slots 8.0\n" in text
     assert 'slotbus_node_free_slots{node_id="n1"} 8.0\n' in text
+
+
+async def test_many_nodes_are_written_in_slices_and_like_all_other_series() -> None:
+    """In between others have their turn, and what they do shows."""
+    metrics, led = Metrics(InboxStats()), Led(*(node(f"n{i:04}", 1) for i in range(3 * SLICE)))
+    metrics.lead(led)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with background(others()):
+        text = (await metrics.render()).decode()
+    assert turns >= 3
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert text.count("# TYPE slotbus_node_free_slots ") == 1
+    rows = {s.labels["node_id"]: s.value for s in families["slotbus_node_free_slots"].samples}
+    assert rows == dict.fromkeys(led.ledger.nodes, 1.0)
+    assert len(families["slotbus_node_scheduled_slots"].samples) == 3 * SLICE
+
+
+async def test_above_a_number_of_nodes_only_the_sums_are_shown() -> None:
+    metrics = Metrics(InboxStats(), node_series=1)
+    metrics.lead(led := Led(node("n1", 8)))
+    assert b'slotbus_node_free_slots{node_id="n1"} 8.0' in await metrics.render()
+    led.happens(node("n2", 4))
+    text = await metrics.render()
+    assert b"slotbus_node_" not in text
+    assert b"slotbus_free_slots 12.0" in text
+
+
+async def test_a_leadership_that_ends_meanwhile_shows_no_nodes() -> None:
+    metrics = Metrics(InboxStats())
+    metrics.lead(Led(node("n1", 8)))
+    rendering = asyncio.create_task(metrics.render())
+    await asyncio.sleep(0)
+    metrics.unlead()
+    assert b"slotbus_node_" not in await rendering
 
 
 async def test_appends_are_timed_when_acknowledged_only() -> None:

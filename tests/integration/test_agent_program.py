@@ -44,9 +44,9 @@ def test_health_follows_the_agents_standing(stats: AgentStats, phase: Phase) -> 
     assert (AgentHealth(stats).phase, AgentHealth(stats).failure) == (phase, "")
 
 
-def test_every_count_is_a_series() -> None:
+async def test_every_count_is_a_series() -> None:
     stats = AgentStats(starts=3, ends_waiting=2, standing="accepted", connected=True)
-    body = AgentMetrics(stats).render().decode()
+    body = (await AgentMetrics(stats).render()).decode()
     for line in (
         "slotbus_agent_starts_total 3.0",
         "slotbus_agent_ends_waiting 2.0",

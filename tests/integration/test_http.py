@@ -33,6 +33,10 @@ class Browser:
             return Page(response.status, (await response.text()).strip())
 
 
+async def nothing() -> bytes:
+    return b""
+
+
 @pytest.fixture
 def health() -> Health:
     return Health()
@@ -95,7 +99,7 @@ async def test_metrics_are_there_and_nothing_else_is(browser: Browser) -> None:
 
 
 async def test_a_taken_address_that_was_asked_for_is_an_error(taken: int, health: Health) -> None:
-    pages = Pages(health, bytes)
+    pages = Pages(health, nothing)
     with pytest.raises(HttpFailed, match=str(taken)):
         await pages.start(f"127.0.0.1:{taken}")
     assert pages.address is None
@@ -105,7 +109,7 @@ async def test_a_taken_default_address_means_a_free_port(
     taken: int, health: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_module, "DEFAULT_HTTP", f"127.0.0.1:{taken}")
-    pages = Pages(health, bytes)
+    pages = Pages(health, nothing)
     await pages.start(None)
     try:
         assert pages.address is not None
@@ -115,7 +119,7 @@ async def test_a_taken_default_address_means_a_free_port(
 
 
 async def test_off_listens_nowhere_and_nonsense_is_refused(health: Health) -> None:
-    pages = Pages(health, bytes)
+    pages = Pages(health, nothing)
     await pages.start("off")
     assert pages.address is None
     await pages.close()
