@@ -260,12 +260,8 @@ def _of_snapshots(stats: SnapshotStats, *, leading: bool) -> Iterator[Metric]:
 def _of_nodes(ledger: Ledger) -> Iterator[Metric]:
     capacity = ledger.capacity
     shut = capacity.shut(len(ledger.nodes))
-    closed = [
-        ledger.nodes[n]
-        for state, part in shut.items()
-        for n in part[1]
-        if state is not NodeState.EXPIRED
-    ]
+    open_still = [ids for state, (_, ids) in shut.items() if state is not NodeState.EXPIRED]
+    closed = [ledger.nodes[node_id] for ids in open_still for node_id in ids]
     slots = capacity.registered + sum(node.task_slots for node in closed)
     free = capacity.free + sum(ledger.free_slots(node.node_id) for node in closed)
     held = sum(ledger.held_slots(node_id) for node_id in ledger.nodes)
@@ -273,14 +269,14 @@ def _of_nodes(ledger: Ledger) -> Iterator[Metric]:
     yield _gauge("registered_slots", "Slots of nodes that are not expired.", slots)
     yield _gauge("free_slots", "Free slots of nodes that are not expired.", free)
     yield _gauge("scheduled_slots", "Slots held by workers that are not gone.", held)
-    states = Counter({state.value: part[0] for state, part in shut.items()})
+    states = Counter({state.value: count for state, (count, _) in shut.items()})
     states[NodeState.READY.value] = len(ledger.nodes) - states.total()
     yield _by_state("nodes", "Nodes, by state.", NodeState, states)
 
 
 def _of_work(ledger: Ledger) -> Iterator[Metric]:
-    workers = Counter(worker.state for worker in ledger.workers.values())
-    jobs = Counter(job.current.state for job in ledger.jobs.values() if job.runs)
+    workers: Counter[str] = Counter(worker.state for worker in ledger.workers.values())
+    jobs: Counter[str] = Counter(job.current.state for job in ledger.jobs.values() if job.runs)
     yield _by_state("workers", "Remembered workers, by state.", WorkerState, workers)
     yield _by_state("jobs", "Remembered jobs, by the state of their run.", RunState, jobs)
 
