@@ -119,8 +119,8 @@ _RULES: Final[dict[type, Callable[[Draft, Any], None]]] = {
 }
 
 
-_OPENING: Final = (InventoryTaken, RegisterNodeReq, Tick, Continue)
-"""What may let nodes be used without a fact that says so."""
+_OPENING: Final = (Tick, Continue)
+"""What may let a run be placed, or leave a node, without a fact that says so."""
 
 
 def decide(

@@ -108,7 +108,7 @@ def _plan(draft: Draft, wish: Wish, kept: Sequence[dict[str, str]], change: dict
         before = draft.ledger.free_slots(node_id)
         free += room - before
         with_room += (room > 0) - (before > 0)
-    whole = not (wish.selector or wish.excluded or kept) and _all_usable(draft)
+    whole = not (wish.selector or wish.excluded or kept)
     if whole and wish.slots > free:  # no need to look at each of them
         return Plan([], wish.slots - free, free, shut)
     walk = _ranked(draft, changed)
@@ -136,7 +136,24 @@ def _changed(draft: Draft, change: dict[str, int]) -> dict[str, int]:
 
 
 def _ranked(draft: Draft, changed: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """Room and id of the nodes that have room, the most free first, ties by id."""
+    """Room and id of the nodes that have room, the most free first, ties by id; and after
+    them, likewise, those that this leader has not heard from yet. The log knows what they have,
+    and their agents confirm a launch or refuse it; but they may have died with the last leader."""
+    walk = _by_room(draft, changed)
+    if draft.pulse.heard_under(draft.epoch) == draft.ledger.capacity.present:
+        yield from walk
+        return
+    nodes, unheard = draft.ledger.nodes, []
+    for room, node_id in walk:
+        node = nodes[node_id]
+        if node.watched and _epoch_seen(draft, node) < draft.epoch:
+            unheard.append((room, node_id))
+        else:
+            yield room, node_id
+    yield from unheard
+
+
+def _by_room(draft: Draft, changed: Mapping[str, int]) -> Iterator[tuple[int, str]]:
     ledger = draft.ledger
     usual = (
         (-ledger.free_slots(node_id), node_id)
@@ -148,18 +165,11 @@ def _ranked(draft: Draft, changed: Mapping[str, int]) -> Iterator[tuple[int, str
         yield -minus_room, node_id
 
 
-def _all_usable(draft: Draft) -> bool:
-    """Whether every node that is not expired has agents that obey this leader."""
-    return draft.pulse.heard_under(draft.epoch) == draft.ledger.capacity.present
-
-
 def _candidate(draft: Draft, node_id: str, room: int, kept: Sequence[dict[str, str]]) -> Candidate:
     node = draft.ledger.nodes[node_id]
     blocked = ""
     if draft.rules.theirs(node):
         blocked = "belongs to another scheduler"
-    elif node.watched and _epoch_seen(draft, node) < draft.epoch:
-        blocked = "not heard from under this leader yet"
     elif any(matches(node.labels, selector) for selector in kept):
         blocked = KEPT
     return Candidate(node_id, room, node.labels, blocked)

@@ -89,14 +89,13 @@ def test_a_repeated_command_is_joined_under_the_new_one_too(story: Story) -> Non
     assert (draft.record, draft.joined) == (None, "c1")
 
 
-def test_a_node_may_be_used_once_it_has_seen_the_new_epoch(story: Story) -> None:
-    story.nodes(n1=4)
+def test_a_node_comes_first_once_it_has_seen_the_new_epoch(story: Story) -> None:
+    story.nodes(n1=4, n2=8)
     story.lead()
-    assert not placed(story.tell(start("j")))
     story.tell(beat("n1", epoch=FIRST_EPOCH))
-    assert not placed(story.tell(start("j")))
+    assert placed(story.tell(start("a"))) == {"n2": [1]}
     story.tell(beat("n1", epoch=FIRST_EPOCH + 1))
-    assert placed(story.tell(start("j"))) == {"n1": [1]}
+    assert placed(story.tell(start("b"))) == {"n1": [1]}
 
 
 def test_an_epoch_must_grow(story: Story) -> None:

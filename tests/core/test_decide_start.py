@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -267,13 +268,33 @@ def test_a_selector_leaves_nodes_out(story: Story) -> None:
     assert (why.reason, why.nodes) == ("label zone is not b", ["n1"])
 
 
-def test_a_node_that_has_not_seen_this_leader_is_not_used_yet(story: Story) -> None:
-    story.nodes(n1=4)
+@pytest.mark.parametrize("spread", ["pack", "even"])
+def test_nodes_that_a_new_leader_has_not_heard_yet_are_used_after_those_it_has(
+    story: Story, spread: str
+) -> None:
+    """What they have is known from the log; but they may have died with the last leader."""
+    story.nodes(n1=4, n2=2, n3=6)
     story.lead()
-    why = fact(story.tell(start("j")), CommandDone).passed_over
-    assert [w.reason for w in why] == ["not heard from under this leader yet"]
+    story.tell(inventory("n2", epoch=story.epoch))
+    assert placed(story.tell(start("a", 2))) == {"n2": [2]}
+    assert placed(story.tell(start("b", 8, spread=spread))) == (
+        {"n3": [6], "n1": [2]} if spread == "pack" else {"n3": [5], "n1": [3]}
+    )
     story.tell(inventory("n1", epoch=story.epoch))
-    assert placed(story.tell(start("j"))) == {"n1": [1]}
+    assert placed(story.tell(start("c", 1))) == {"n1": [1]}
+
+
+def test_a_start_right_after_a_takeover_finds_its_nodes_among_10_000(story: Story) -> None:
+    """None of them was heard yet, and each that is heard is no reason to look at all again."""
+    for index in range(10_000):
+        story.tell(register(f"n{index:05}", 1))
+    story.lead()
+    for number in range(20):
+        began = time.process_time()
+        assert len(placed(story.tell(start(f"j{number}", 100)))) == 100
+        assert time.process_time() - began < 0.5
+        story.tell(inventory(f"n{9_999 - number:05}", epoch=story.epoch))
+    assert next(iter(placed(story.tell(start("last", 2))))) == "n09980"
 
 
 def test_a_node_of_another_scheduler_is_not_used(stories: Callable[[Rules], Story]) -> None:

@@ -144,7 +144,26 @@ async def test_a_node_that_nobody_hears_under_the_new_leader_expires_after_a_ful
         assert await second.states() == {"n1": "expired"}
 
 
-async def test_nothing_is_placed_on_a_node_that_may_obey_an_older_leader() -> None:
+async def test_a_start_waits_for_nodes_that_the_new_leader_has_not_heard_yet() -> None:
+    """They come back a little later than the leader does; nothing is refused for it."""
+    log = FaultyLog()
+    nodes = [ScriptedNode(f"n{i}", slots=2) for i in range(3)]
+    async with running_bench(*nodes, log=log):
+        pass
+    for node in nodes:
+        node.silent = True
+    async with running_bench(*nodes, log=log) as second:
+        starting = asyncio.create_task(second.start("j", 6))
+        await asyncio.sleep(5)
+        assert not starting.done()
+        for node in nodes:
+            node.silent = False
+        reply = await starting
+        assert sorted(w.node_id for w in reply.workers) == ["n0", "n1", "n2"]
+        await second.check()
+
+
+async def test_a_node_that_is_not_heard_yet_comes_after_those_that_are() -> None:
     log, node = FaultyLog(), ScriptedNode("n1", slots=8)
     other = ScriptedNode("n2", slots=2)
     async with running_bench(node, other, log=log):
