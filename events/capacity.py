@@ -4,12 +4,13 @@ What lives here: an index over nodes, so that placing a worker costs the same am
 nodes as among ten. What may not: which node is chosen (``schedulers.placement``).
 
 Nodes whose slots or state changed are only noted, and put in their places when somebody
-asks: replaying a long log sorts each node once.
+asks: replaying a long log sorts each node once. Of the nodes that a selector names, the same is
+kept from when it is first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -21,8 +22,50 @@ from events.states import NodeState
 REBUILT_AT: Final = 8
 """Where more than one node of so many has changed, all are sorted anew."""
 
+PARTS_LIMIT: Final = 10_000
+MEMBERS_LIMIT: Final = 500_000
+"""Selectors that are kept, and nodes in them together; those asked for least recently leave."""
+
 Rank = tuple[int, str]
 """Minus the free slots, then the id: the order of filling."""
+
+Pair = tuple[str, str]
+"""Name and value of a label."""
+
+
+class Part:
+    """The ready nodes that have certain labels. ``free`` and ``registered``: their slots."""
+
+    def __init__(self, pairs: tuple[Pair, ...]) -> None:
+        self.pairs = pairs
+        self.free = 0
+        self.registered = 0
+        self.ranks: SortedList[Rank] = SortedList()
+
+    @property
+    def with_room(self) -> int:
+        """How many of them have a free slot."""
+        return self.ranks.bisect_left((0, ""))
+
+    def most_free(self) -> Iterator[str]:
+        """As ``Capacity.most_free``."""
+        for minus_free, node_id in self.ranks:
+            if not minus_free:
+                return
+            yield node_id
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(name) == value for name, value in self.pairs)
+
+    def add(self, rank: Rank, slots: int) -> None:
+        self.ranks.add(rank)
+        self.free -= rank[0]
+        self.registered += slots
+
+    def remove(self, rank: Rank, slots: int) -> None:
+        self.ranks.remove(rank)
+        self.free += rank[0]
+        self.registered -= slots
 
 
 class Capacity:
@@ -43,6 +86,12 @@ class Capacity:
         self._slots: dict[str, int] = {}
         """What each ready node has registered."""
         self._registered = 0
+        self._parts: dict[tuple[Pair, ...], Part] = {}
+        self._parts_by: dict[Pair, list[Part]] = {}
+        """Each under its first pair."""
+        self._parts_with: dict[str, list[Part]] = {}
+        """Of each ready node, those that it is in."""
+        self._members = 0
 
     def free_of(self, node_id: str) -> int:
         """Law 1: registered minus held, never below 0; an unknown node has none."""
@@ -86,6 +135,15 @@ class Capacity:
                 return
             yield node_id
 
+    def part(self, selector: Mapping[str, str]) -> Part:
+        """The ready nodes that a selector, which must not be empty, names; not to be changed,
+        nor kept over a fold."""
+        self._settle()
+        pairs = tuple(sorted(selector.items()))
+        part = self._parts.pop(pairs, None) or self._make_part(pairs)
+        self._parts[pairs] = part
+        return part
+
     def full(self, most: int) -> tuple[int, list[str]]:
         """How many ready nodes have no free slot, and the ids of the first ``most``."""
         begin = self.with_room
@@ -103,6 +161,29 @@ class Capacity:
 
     # --- keeping it ---------------------------------------------------------------------
 
+    def _make_part(self, pairs: tuple[Pair, ...]) -> Part:
+        part = Part(pairs)
+        nodes, (name, value) = self._nodes, pairs[0]
+        first = [rank for n, rank in self._ranks.items() if nodes[n].labels.get(name) == value]
+        ranks = [rank for rank in first if part.fits(nodes[rank[1]].labels)]
+        part.ranks = SortedList(ranks)
+        part.free = -sum(minus_free for minus_free, _ in ranks)
+        part.registered = sum(self._slots[node_id] for _, node_id in ranks)
+        for _, node_id in ranks:
+            self._parts_with.setdefault(node_id, []).append(part)
+        self._members += len(ranks)
+        while self._parts and (len(self._parts) >= PARTS_LIMIT or self._members > MEMBERS_LIMIT):
+            self._drop_part(next(iter(self._parts.values())))
+        self._parts_by.setdefault(pairs[0], []).append(part)
+        return part
+
+    def _drop_part(self, part: Part) -> None:
+        del self._parts[part.pairs]
+        self._parts_by[part.pairs[0]].remove(part)
+        for _, node_id in part.ranks:
+            self._parts_with[node_id].remove(part)
+        self._members -= len(part.ranks)
+
     def _settle(self) -> None:
         if not self._changed:
             return
@@ -115,6 +196,10 @@ class Capacity:
         self._changed.clear()
 
     def _rebuild(self) -> None:
+        self._parts.clear()
+        self._parts_by.clear()
+        self._parts_with.clear()
+        self._members = 0
         ranks: dict[str, Rank] = {}
         slots: dict[str, int] = {}
         shut: dict[NodeState, list[str]] = {}
@@ -136,8 +221,13 @@ class Capacity:
         rank = self._ranks.pop(node_id, None)
         if rank is not None:
             self._ready.remove(rank)
+            slots = self._slots.pop(node_id)
             self._free += rank[0]
-            self._registered -= self._slots.pop(node_id)
+            self._registered -= slots
+            parts = self._parts_with.pop(node_id, ())
+            self._members -= len(parts)
+            for part in parts:
+                part.remove(rank, slots)
             return
         state = self._states.pop(node_id, None)
         if state is not None:
@@ -153,6 +243,16 @@ class Capacity:
             self._free -= rank[0]
             self._slots[node_id] = node.task_slots
             self._registered += node.task_slots
+            if self._parts:
+                self._join_parts(node, rank)
         else:
             self._states[node_id] = node.state
             self._shut.setdefault(node.state, SortedList()).add(node_id)
+
+    def _join_parts(self, node: Node, rank: Rank) -> None:
+        for pair in node.labels.items():
+            for part in self._parts_by.get(pair, ()):
+                if part.fits(node.labels):
+                    part.add(rank, node.task_slots)
+                    self._parts_with.setdefault(node.node_id, []).append(part)
+                    self._members += 1

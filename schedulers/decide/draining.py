@@ -10,6 +10,7 @@ included; that room is spoken for until then (``placing.spoken_for``).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from events.messages import DrainReply, DrainReq, MovedRun, RemainingWorker
 from events.states import RunState, WorkerState
 from schedulers.decide.draft import Draft
 from schedulers.decide.orders import refuse, succeed
-from schedulers.decide.placing import plan_elsewhere
+from schedulers.decide.placing import Selector, plan_elsewhere, wish_of
 from schedulers.decide.restarts import stop_others
 from schedulers.decide.settle import settle
 from schedulers.decide.waiting import kept_from
@@ -88,12 +89,42 @@ def advance(draft: Draft, *, look: bool) -> None:
             _advance(draft, node, node.drain)
 
 
+class _NoRoom(Struct, frozen=True):
+    """A run of so many ``slots`` found ``room`` for so many."""
+
+    slots: int
+    room: int
+
+
+class _Look(Struct):
+    """What is found once for all runs that want to leave, between two facts. ``hopeless``:
+    of those with a wish in common, and nothing on other nodes, the first that had no room, and
+    how much there was."""
+
+    facts: int = -1
+    moving: int = 0
+    kept: dict[int, list[Selector]] = {}
+    hopeless: dict[Hashable, _NoRoom] = {}
+
+    def fresh(self, draft: Draft) -> _Look:
+        if self.facts != len(draft.events):
+            self.facts, self.moving = len(draft.events), _moving(draft.ledger)
+            self.kept, self.hopeless = {}, {}
+        return self
+
+    def kept_from(self, draft: Draft, priority: int) -> list[Selector]:
+        if priority not in self.kept:
+            self.kept[priority] = kept_from(draft, priority)
+        return self.kept[priority]
+
+
 def _advance(draft: Draft, node: Node, drain: Drain) -> None:
+    look = _Look()
     for run in runs_on(draft.ledger, node.node_id):
         if draft.full():
             draft.leave()
             return
-        if run.state is RunState.RUNNING and not why_not(draft, node, drain, run):
+        if run.state is RunState.RUNNING and not why_not(draft, node, drain, run, look):
             _leave(draft, node, drain, run)
     empty = not draft.ledger.live_by_node.get(node.node_id)
     if empty or draft.now >= drain.deadline:
@@ -126,7 +157,7 @@ def runs_on(ledger: Ledger, node_id: str) -> list[Run]:
     return sorted(found, key=lambda run: (-run.priority, run.position, run.job_id, run.run_id))
 
 
-def why_not(draft: Draft, node: Node, drain: Drain, run: Run) -> str:
+def why_not(draft: Draft, node: Node, drain: Drain, run: Run, look: _Look) -> str:
     """Why a run can't be made to leave a node now, or ""."""
     ledger = draft.ledger
     if node.expired:
@@ -137,13 +168,29 @@ def why_not(draft: Draft, node: Node, drain: Drain, run: Run) -> str:
         return "it is being stopped"
     if run.policy.on_drain != "move" or drain.force:
         return ""
-    if _moving(ledger) >= MOVES_AT_ONCE:
+    look.fresh(draft)
+    if look.moving >= MOVES_AT_ONCE:
         return "others move before it"
     here = ledger.tally(run.job_id, run.run_id)
     if here.silent or ledger.live_count(run.job_id) > here.live:
         return "nowhere to move: workers of its job are on silent nodes"
-    plan = plan_elsewhere(draft, run, kept_from(draft, run.priority))
-    return f"nowhere to move: {plan.missing} slots missing" if plan.missing else ""
+    missing = _missing_elsewhere(draft, node, run, look)
+    return f"nowhere to move: {missing} slots missing" if missing else ""
+
+
+def _missing_elsewhere(draft: Draft, node: Node, run: Run, look: _Look) -> int:
+    """Slots that are missing for a run to move. Where one that wants the same had no room, a
+    run that has nothing elsewhere and is not smaller has none either."""
+    wish = wish_of(draft.rules, run.scheduler_config, run.slots)
+    alone = all(worker.node_id == node.node_id for worker in draft.ledger.live_of(run.job_id))
+    key = (tuple(sorted(wish.selector.items())), run.priority)
+    known = look.hopeless.get(key) if alone else None
+    if known is not None and run.slots >= known.slots:
+        return run.slots - known.room
+    plan = plan_elsewhere(draft, run, look.kept_from(draft, run.priority))
+    if alone and plan.missing:
+        look.hopeless[key] = _NoRoom(run.slots, run.slots - plan.missing)
+    return plan.missing
 
 
 def _moving(ledger: Ledger) -> int:
@@ -195,6 +242,7 @@ def begun(ledger: Ledger, node: Node, command_id: str) -> DrainReply:
 def _remaining(draft: Draft, node: Node, drain: Drain) -> _Left:
     workers = draft.ledger.live_on(node.node_id)
     reasons: dict[tuple[str, int], str] = {}
+    look = _Look()
     rows = []
     for worker in workers[:TOLD]:
         key = (worker.job_id, worker.run_id)
@@ -203,7 +251,7 @@ def _remaining(draft: Draft, node: Node, drain: Drain) -> _Left:
         else:
             if key not in reasons:
                 run = draft.ledger.run_of(worker)
-                reasons[key] = why_not(draft, node, drain, run)
+                reasons[key] = why_not(draft, node, drain, run, look)
             reason = reasons[key] or LEAVING
         rows.append(_row(worker, reason))
     return _Left(rows, len(workers))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
+from events.capacity import Capacity, Part
 from events.entities import Node, Run
 from events.facts import PassedOver, RunPlaced, WorkerAssigned
 from events.messages import SchedulerConfig
@@ -20,6 +22,11 @@ from schedulers.decide.orders import launch
 from schedulers.placement import NAMED_NODES, NO_ROOM, Candidate, Fleet, Plan, Wish, place
 
 KEPT: Final = "kept for a start that waits"
+
+LOOKED_AT: Final = 100
+"""Nodes, for some whose labels are others."""
+
+Selector: TypeAlias = dict[str, str]
 
 
 def wish_of(
@@ -102,24 +109,45 @@ def _plan(draft: Draft, wish: Wish, kept: Sequence[dict[str, str]], change: dict
     count, nodes = capacity.full(NAMED_NODES)
     if count:
         shut.append(PassedOver(reason=NO_ROOM, count=count, nodes=nodes))
+    selector = wish.selector
+    among = capacity.part(selector) if selector else capacity
+    others = _others(draft, selector, capacity.with_room - among.with_room)
     changed = _changed(draft, change)
-    free, with_room = capacity.free, capacity.with_room
+    if selector:
+        nodes_by = draft.ledger.nodes
+        changed = {n: room for n, room in changed.items() if matches(nodes_by[n].labels, selector)}
+    free, with_room = among.free, among.with_room
     for node_id, room in changed.items():
         before = draft.ledger.free_slots(node_id)
         free += room - before
         with_room += (room > 0) - (before > 0)
-    whole = not (wish.selector or wish.excluded or kept)
+    out_of_question = [*others, *shut]
+    whole = not (wish.excluded or kept)
     if whole and wish.slots > free:  # no need to look at each of them
-        return Plan([], wish.slots - free, free, shut)
-    walk = _ranked(draft, changed)
+        return Plan([], wish.slots - free, free, out_of_question)
+    walk = _ranked(draft, among, changed)
     fleet = Fleet(
         ranked=(_candidate(draft, node_id, room, kept) for room, node_id in walk),
         further=(node_id for _, node_id in walk),
         count=with_room,
         free=free,
-        shut=shut,
+        shut=out_of_question,
     )
     return place(fleet, wish)
+
+
+def _others(draft: Draft, selector: Selector, count: int) -> list[PassedOver]:
+    """The nodes with room that a selector does not name, some of them by name."""
+    if not count:
+        return []
+    nodes = draft.ledger.nodes
+    some = islice(draft.ledger.capacity.most_free(), LOOKED_AT)
+    named = islice((n for n in some if not matches(nodes[n].labels, selector)), NAMED_NODES)
+    pairs = sorted(selector.items())
+    reason = "its labels are not " + ", ".join(f"{name}={value}" for name, value in pairs)
+    if len(pairs) == 1:
+        reason = f"label {pairs[0][0]} is not {pairs[0][1]}"
+    return [PassedOver(reason=reason, count=count, nodes=sorted(named))]
 
 
 def _changed(draft: Draft, change: dict[str, int]) -> dict[str, int]:
@@ -135,11 +163,13 @@ def _changed(draft: Draft, change: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def _ranked(draft: Draft, changed: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+def _ranked(
+    draft: Draft, among: Capacity | Part, changed: Mapping[str, int]
+) -> Iterator[tuple[int, str]]:
     """Room and id of the nodes that have room, the most free first, ties by id; and after
     them, likewise, those that this leader has not heard from yet. The log knows what they have,
     and their agents confirm a launch or refuse it; but they may have died with the last leader."""
-    walk = _by_room(draft, changed)
+    walk = _by_room(draft, among, changed)
     if draft.pulse.heard_under(draft.epoch) == draft.ledger.capacity.present:
         yield from walk
         return
@@ -153,11 +183,13 @@ def _ranked(draft: Draft, changed: Mapping[str, int]) -> Iterator[tuple[int, str
     yield from unheard
 
 
-def _by_room(draft: Draft, changed: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+def _by_room(
+    draft: Draft, among: Capacity | Part, changed: Mapping[str, int]
+) -> Iterator[tuple[int, str]]:
     ledger = draft.ledger
     usual = (
         (-ledger.free_slots(node_id), node_id)
-        for node_id in ledger.capacity.most_free()
+        for node_id in among.most_free()
         if node_id not in changed
     )
     other = sorted((-room, node_id) for node_id, room in changed.items() if room)

@@ -25,16 +25,15 @@ from events.facts import RunCreated, RunEnded, RunWaiting
 from events.ids import MAX_WORKERS_A_RUN
 from events.ledger import Ledger
 from events.queries import QueryShortage, ShortageReply, WaitingRow
-from events.states import NodeState, RunState
+from events.states import RunState
 from schedulers.decide.draft import Draft, Rules
 from schedulers.decide.orders import refuse
 from schedulers.decide.paging import fill, page
-from schedulers.decide.placing import matches, plan_for, put_workers, wish_of
+from schedulers.decide.placing import Selector, plan_for, put_workers, wish_of
 from schedulers.placement import Plan, too_many_workers
 
 KEPT_BACK: Final = "those that wait before it have not got their slots yet"
 
-Selector = dict[str, str]
 Key = tuple[tuple[str, str], ...]
 """A selector that can be looked up."""
 
@@ -49,18 +48,18 @@ class Missing(Struct):
 def kept_from(draft: Draft, priority: int) -> list[Selector]:
     """The nodes, as selectors, that a new start of this priority must leave to those who
     stand before it."""
-    kept: list[Selector] = []
+    kept: dict[Key, Selector] = {}
     for run in in_line(draft.ledger):
         if run.priority < priority:
             break
         if _rests(draft, run):
             continue
-        selector = wish_of(draft.rules, run.scheduler_config, run.slots).selector
-        if selector not in kept and _could_fit(draft, run, selector):
-            kept.append(selector)
+        selector = _selector_of(draft.rules, run)
+        if _key(selector) not in kept and _could_fit(draft, run, selector):
+            kept[_key(selector)] = selector
         if not selector and kept:
             break
-    return kept
+    return list(kept.values())
 
 
 def wait(draft: Draft, run: Run, plan: Plan, reason: str = "") -> None:
@@ -81,27 +80,32 @@ def offer(draft: Draft) -> None:
     for run in _due(draft):
         if run.not_after is not None and draft.now > run.not_after and not draft.full():
             give_up(draft, run)
-    kept: list[Selector] = []
+    kept: dict[Key, Selector] = {}
     for _, _, job_id, run_id in list(draft.ledger.waiting):
         if draft.full():
             draft.leave()
             return
-        if {} in kept:
+        if () in kept:
             break
         run = draft.ledger.jobs[job_id].run(run_id)
         if _rests(draft, run):
             continue
-        wish = wish_of(draft.rules, run.scheduler_config, run.slots)
-        if wish.selector in kept:
+        selector = _selector_of(draft.rules, run)
+        key = _key(selector)
+        if key in kept:
             continue
-        plan = plan_for(draft, wish, kept)
-        if not plan.missing:
-            _place(draft, run, plan)
-            continue
-        if run.not_before is not None or not run.reason:
-            wait(draft, run, plan)
-        if _could_fit(draft, run, wish.selector):
-            kept.append(wish.selector)
+        told = run.not_before is None and bool(run.reason)
+        # Most of a long line can't be placed, which the index knows without looking at nodes.
+        if not told or _free(draft.ledger, selector) >= run.slots:
+            wish = wish_of(draft.rules, run.scheduler_config, run.slots)
+            plan = plan_for(draft, wish, list(kept.values()))
+            if not plan.missing:
+                _place(draft, run, plan)
+                continue
+            if not told:
+                wait(draft, run, plan)
+        if _could_fit(draft, run, selector):
+            kept[key] = selector
     _tell_those_behind(draft)
 
 
@@ -172,13 +176,7 @@ def _could_fit(draft: Draft, run: Run, selector: Selector) -> bool:
     """Whether the ready nodes would have room for it, were they empty."""
     if not selector:
         return run.slots <= draft.ledger.capacity.registered
-    room = 0
-    for node in draft.ledger.nodes.values():
-        if node.state is NodeState.READY and matches(node.labels, selector):
-            room += node.task_slots
-            if room >= run.slots:
-                return True
-    return False
+    return run.slots <= draft.ledger.capacity.part(selector).registered
 
 
 # --- what it lacks ----------------------------------------------------------------------
@@ -212,7 +210,7 @@ def _row(run: Run, rules: Rules, lacking: dict[tuple[str, int], int]) -> Waiting
         since=run.since,
         not_before=run.not_before,
         not_after=run.not_after,
-        selector=wish_of(rules, run.scheduler_config, run.slots).selector,
+        selector=_selector_of(rules, run),
         reason=run.reason,
     )
 
@@ -225,7 +223,7 @@ def _lacking(ledger: Ledger, rules: Rules) -> dict[tuple[str, int], int]:
         if run.not_before is not None:
             lacking[run.job_id, run.run_id] = 0
             continue
-        key = _key(wish_of(rules, run.scheduler_config, run.slots).selector)
+        key = _key(_selector_of(rules, run))
         lacking[run.job_id, run.run_id] = max(0, run.slots - max(0, groups[key]))
         groups[key] -= run.slots
     return lacking
@@ -236,12 +234,16 @@ def _by_selector(ledger: Ledger, rules: Rules) -> dict[Key, Missing]:
     for run in in_line(ledger):
         if run.not_before is not None:
             continue
-        selector = wish_of(rules, run.scheduler_config, run.slots).selector
+        selector = _selector_of(rules, run)
         key = _key(selector)
         if key not in groups:
             groups[key] = Missing(0, _free(ledger, selector))
         groups[key].wanted += run.slots
     return groups
+
+
+def _selector_of(rules: Rules, run: Run) -> Selector:
+    return run.scheduler_config.selector if rules.chooses_nodes else {}
 
 
 def _key(selector: Selector) -> Key:
@@ -250,10 +252,4 @@ def _key(selector: Selector) -> Key:
 
 def _free(ledger: Ledger, selector: Selector) -> int:
     """Free slots of the ready nodes that a selector names."""
-    if not selector:
-        return ledger.capacity.free
-    return sum(
-        ledger.free_slots(node_id)
-        for node_id in ledger.capacity.most_free()
-        if matches(ledger.nodes[node_id].labels, selector)
-    )
+    return (ledger.capacity.part(selector) if selector else ledger.capacity).free
