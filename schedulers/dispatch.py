@@ -72,7 +72,10 @@ class Dispatcher:
         self._try_s = try_s
         self._jitter = jitter
         self._bounds: dict[str, asyncio.Semaphore] = {}
-        self._lists = asyncio.Semaphore(LISTS_AT_ONCE)
+        self._listing = 0
+        """Inventories that are being taken."""
+        self._later: dict[str, TakeInventory] = {}
+        """Those to be taken when one of them is done."""
         self._running: dict[str, tuple[Effect, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -88,10 +91,16 @@ class Dispatcher:
                 return
             before[1].cancel()
         self._idle.clear()
+        if isinstance(effect, TakeInventory):
+            if before is None and self._listing >= LISTS_AT_ONCE:
+                self._later[key] = effect
+                return
+            self._later.pop(key, None)
+            self._listing += 1
         task = asyncio.create_task(self._run(effect), name=f"{type(effect).__name__} {key}")
         self._running[key] = (effect, task)
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._ended(key, done))
+        task.add_done_callback(lambda done: self._ended(effect, done))
 
     async def until_idle(self, timeout_s: float) -> bool:
         """Waits until nothing is under way; False when that took longer."""
@@ -104,15 +113,21 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Gives up what is under way; nothing of it goes out afterwards."""
+        self._later.clear()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+    def _ended(self, effect: Effect, task: asyncio.Task[None]) -> None:
+        key = _key(effect)
         self._tasks.discard(task)
         if key in self._running and self._running[key][1] is task:
             del self._running[key]
+        if isinstance(effect, TakeInventory):
+            self._listing -= 1
+            while self._later and self._listing < LISTS_AT_ONCE:
+                self.start(self._later.pop(next(iter(self._later))))
         if not self._running:
             self._bounds.clear()
             self._idle.set()
@@ -202,12 +217,11 @@ class Dispatcher:
 
     async def _take_inventory(self, effect: TakeInventory) -> Outcome | None:
         try:
-            async with self._lists:
-                if not self._wanted(effect):
-                    raise NotLeader("the lead is over")
-                taken = await self._launcher.inventory(
-                    effect.node_id, effect.incarnation, effect.epoch, self._try_s
-                )
+            if not self._wanted(effect):
+                raise NotLeader("the lead is over")
+            taken = await self._launcher.inventory(
+                effect.node_id, effect.incarnation, effect.epoch, self._try_s
+            )
         except SlotbusError as error:
             return InventoryFailed(effect.node_id, error.message)
         return InventoryTaken(effect.node_id, taken)

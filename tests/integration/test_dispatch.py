@@ -259,9 +259,22 @@ async def test_a_fleet_is_not_asked_for_its_inventories_all_at_once() -> None:
 
     desk = Desk(Counting(ScriptedNode("n1")))
     for number in range(count):
+        desk.dispatcher.start(TakeInventory(f"n{number}", "i-0", 1))
         desk.dispatcher.start(TakeInventory(f"n{number}", "i-1", 1))
+    assert len(asyncio.all_tasks()) <= 2 * LISTS_AT_ONCE + 1
     assert {type(outcome) for outcome in await desk.settle()} == {InventoryTaken}
+    taken = [outcome for outcome in desk.told if isinstance(outcome, InventoryTaken)]
+    assert {outcome.inventory.incarnation for outcome in taken} == {"i-1"}
     assert (len(desk.told), under_way, most) == (count, 0, LISTS_AT_ONCE)
+
+
+async def test_what_waits_to_be_asked_is_forgotten_at_the_end() -> None:
+    desk = Desk(ScriptedLauncher(ScriptedNode("n1", usual=NEVER)))
+    for number in range(2 * LISTS_AT_ONCE):
+        desk.dispatcher.start(TakeInventory(f"n{number}", "i-1", 1))
+    await desk.dispatcher.close()
+    assert await desk.settle() == []
+    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_a_launcher_that_breaks_its_contract_is_heard_of() -> None:
