@@ -16,7 +16,7 @@ from msgspec import Struct
 from events.facts import PassedOver
 from events.ids import MAX_WORKERS_A_RUN
 
-NAMED_NODES: Final = 20
+NAMED_NODES: Final = 5
 """How many nodes a reason names; the rest is counted."""
 
 TOLD_REASONS: Final = 20
