@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import Struct
 from sortedcontainers import SortedList
 
-from events.capacity import Capacity
+from events.capacity import Capacity, Pair
 from events.entities import CommandEntry, Job, LedgerState, Node, Orphan, Run, Worker
 from events.line import Line
 from events.policies import gone_at
@@ -72,6 +72,9 @@ class Indexes:
         """The runs whose workers are being launched."""
         self.moving: dict[RunKey, None] = {}
         """The runs that are stopped in order to go on elsewhere."""
+        self.stuck: dict[str, dict[tuple[Pair, ...], int]] = {}
+        """What was found out of nodes whose runs can't leave, by who looked: of each selector
+        that these have, the fewest slots that are wanted. Forgotten when another comes."""
         self.draining: dict[str, None] = {}
         """The nodes that are being emptied."""
         self.leases: SortedList[Lease] = SortedList()
@@ -268,5 +271,6 @@ class Indexes:
     def _hold(self, worker: Worker) -> None:
         self._held[worker.node_id] = self._held.get(worker.node_id, 0) + worker.slots
         self.live_by_node.setdefault(worker.node_id, {})[worker.worker_id] = worker
+        self.stuck.pop(worker.node_id, None)
         self.capacity.changed(worker.node_id)
         self._digests.pop(worker.node_id, None)

@@ -11,11 +11,12 @@ included; that room is spoken for until then (``placing.spoken_for``).
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from events import facts as f
+from events.capacity import Pair
 from events.entities import Drain, Node, Run, Worker
 from events.errors import UnknownNode
 from events.ledger import Ledger
@@ -33,6 +34,8 @@ TOLD: Final = 1_000
 
 MOVES_AT_ONCE: Final = 50
 """Each is looked at in every decision until it is over."""
+
+SelectorKey: TypeAlias = tuple[Pair, ...]
 
 LEAVING: Final = "it is about to leave"
 
@@ -65,6 +68,7 @@ def drain(draft: Draft, request: DrainReq, command_id: str, digest: str) -> None
         refuse(draft, command_id, UnknownNode(f"no node {node_id} is known", node_id=node_id))
         return
     cancel(draft, node, f"another drain took its place: {command_id}")
+    draft.ledger.stuck.pop(node_id, None)
     draft.emit(
         f.NodeDraining(
             node_id=node_id, command_id=command_id, deadline=deadline, force=request.force
@@ -99,17 +103,21 @@ class _NoRoom(Struct, frozen=True):
 class _Look(Struct):
     """What is found once for all runs that want to leave, between two facts. ``hopeless``:
     of those with a wish in common, and nothing on other nodes, the first that had no room, and
-    how much there was."""
+    how much there was. ``stuck``: of the ``sure`` runs, which have no room though nothing were
+    kept for others, by selector, the fewest slots that one wants."""
 
     facts: int = -1
     moving: int = 0
     kept: dict[int, list[Selector]] = {}
     hopeless: dict[Hashable, _NoRoom] = {}
+    sure: int = 0
+    stuck: dict[SelectorKey, int] = {}
 
     def fresh(self, draft: Draft) -> _Look:
         if self.facts != len(draft.events):
             self.facts, self.moving = len(draft.events), _moving(draft.ledger)
             self.kept, self.hopeless = {}, {}
+            self.sure, self.stuck = 0, {}
         return self
 
     def kept_from(self, draft: Draft, priority: int) -> list[Selector]:
@@ -117,19 +125,43 @@ class _Look(Struct):
             self.kept[priority] = kept_from(draft, priority)
         return self.kept[priority]
 
+    def has_no_room(self, draft: Draft, selector: SelectorKey, slots: int) -> None:
+        """A run that has nothing elsewhere can't leave."""
+        if _free(draft.ledger, selector) < slots:
+            self.sure += 1
+            self.stuck[selector] = min(slots, self.stuck.get(selector, slots))
+
+
+def _free(ledger: Ledger, selector: SelectorKey) -> int:
+    return (ledger.capacity.part(dict(selector)) if selector else ledger.capacity).free
+
 
 def _advance(draft: Draft, node: Node, drain: Drain) -> None:
-    look = _Look()
-    for run in runs_on(draft.ledger, node.node_id):
-        if draft.full():
-            draft.leave()
-            return
-        if run.state is RunState.RUNNING and not why_not(draft, node, drain, run, look):
-            _leave(draft, node, drain, run)
+    ledger = draft.ledger
+    stuck = ledger.stuck.get(node.node_id)
+    still = stuck is not None and all(_free(ledger, s) < least for s, least in stuck.items())
+    if not still and not _let_leave(draft, node, drain):
+        return
     empty = not draft.ledger.live_by_node.get(node.node_id)
     if empty or draft.now >= drain.deadline:
         draft.emit(f.NodeCordoned(node_id=node.node_id))
         succeed(draft, drain.command_id, progress(draft, node, drain))
+
+
+def _let_leave(draft: Draft, node: Node, drain: Drain) -> bool:
+    """Looks at each run that has not left yet. False where the draft is full before that."""
+    look, stuck = _Look(), draft.ledger.stuck
+    stuck.pop(node.node_id, None)
+    runs = runs_on(draft.ledger, node.node_id)
+    for run in runs:
+        if draft.full():
+            draft.leave()
+            return False
+        if run.state is RunState.RUNNING and not why_not(draft, node, drain, run, look):
+            _leave(draft, node, drain, run)
+    if look.sure == len(runs):
+        stuck[node.node_id] = look.stuck
+    return True
 
 
 def _leave(draft: Draft, node: Node, drain: Drain, run: Run) -> None:
@@ -183,12 +215,15 @@ def _missing_elsewhere(draft: Draft, node: Node, run: Run, look: _Look) -> int:
     run that has nothing elsewhere and is not smaller has none either."""
     wish = wish_of(draft.rules, run.scheduler_config, run.slots)
     alone = all(worker.node_id == node.node_id for worker in draft.ledger.live_of(run.job_id))
-    key = (tuple(sorted(wish.selector.items())), run.priority)
+    selector = tuple(sorted(wish.selector.items()))
+    key = (selector, run.priority)
     known = look.hopeless.get(key) if alone else None
     if known is not None and run.slots >= known.slots:
+        look.has_no_room(draft, selector, run.slots)
         return run.slots - known.room
     plan = plan_elsewhere(draft, run, look.kept_from(draft, run.priority))
     if alone and plan.missing:
+        look.has_no_room(draft, selector, run.slots)
         look.hopeless[key] = _NoRoom(run.slots, run.slots - plan.missing)
     return plan.missing
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from events.facts import RunPlaced, RunStopping
-from events.messages import DrainReq
+from events.facts import RunPlaced, RunStopping, WorkerAdopted
+from events.messages import DrainReq, RebuildReq
 from events.queries import NodeDetailReply, QueryNode
-from schedulers.decide import Rules, placing
+from events.states import WorkerState
+from events.traffic import InventoryRow
+from schedulers.decide import Rules, draining, placing
 from schedulers.placement import Plan
 from tests.support.story import (
     Story,
@@ -15,6 +19,7 @@ from tests.support.story import (
     ended,
     fact,
     facts,
+    inventory,
     launches,
     placed,
     register,
@@ -66,7 +71,7 @@ def test_a_long_line_is_not_looked_at_for_slots_that_it_may_not_use(
 
 
 def test_a_drain_with_nowhere_to_go_asks_once_for_all_that_want_the_same(
-    story: Story, looks: list[int]
+    story: Story, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = {"gpu": "yes"}
     story.tell(register("n1", MANY, labels=gpu))
@@ -77,8 +82,18 @@ def test_a_drain_with_nowhere_to_go_asks_once_for_all_that_want_the_same(
     (other,) = story.running("other", 1)
     looks.clear()
     story.tell(DrainReq(node_id="n1", command_id="d", deadline_s=1_000))
-    story.tell(ended(other, "n2"))
     assert len(looks) <= 3
+    asked: list[str] = []
+    ask = draining.why_not
+
+    def counted(*arguments: Any) -> str:
+        asked.append(arguments[3].job_id)
+        return ask(*arguments)
+
+    monkeypatch.setattr(draining, "why_not", counted)
+    story.tell(ended(other, "n2"))
+    story.running("another", 2)
+    assert asked == []
     answer = story.tell(QueryNode(node_id="n1")).answer
     assert isinstance(answer, NodeDetailReply)
     assert answer.drain is not None
@@ -95,6 +110,25 @@ def test_of_those_that_want_the_same_a_smaller_one_may_still_leave(story: Story)
     story.nodes(n2=2)
     draft = story.tell(DrainReq(node_id="n1", command_id="d", deadline_s=1_000))
     assert [fact.job_id for fact in facts(draft, RunStopping)] == ["small"]
+
+
+def test_a_run_that_comes_to_a_node_whose_runs_are_stuck_is_looked_at(story: Story) -> None:
+    """As one does that the log had lost."""
+    story.nodes(n1=4)
+    story.running("stuck", 2, on_drain="move")
+    story.tell(DrainReq(node_id="n1", command_id="d", deadline_s=1_000))
+    story.nodes(n2=1)
+    assert set(story.ledger.stuck) == {"n1"}
+    lost = InventoryRow(
+        worker_id="w-lost", job_id="lost", run_id=1, slots=1, state=WorkerState.RUNNING, pid=7
+    )
+    (stuck,) = story.ledger.live_on("n1")
+    here = InventoryRow(
+        worker_id=stuck.worker_id, job_id="stuck", run_id=1, slots=2, state=WorkerState.RUNNING
+    )
+    story.tell(inventory("n1", here, lost, epoch=story.epoch))
+    assert facts(story.tell(RebuildReq(command_id="r")), WorkerAdopted)
+    assert story.ledger.stuck == {}
 
 
 def test_a_selector_with_two_labels_says_whom_it_does_not_name(story: Story) -> None:
