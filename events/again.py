@@ -21,10 +21,11 @@ from msgspec.structs import replace
 from events.client import SlotbusClient, make_command_id
 from events.codec import convert
 from events.errors import NotEnoughSlots, SlotbusError
-from events.ids import DEFAULT_GRACE_S, DEFAULT_WAIT_S
+from events.ids import DEFAULT_GRACE_S
 from events.messages import StartPipelineReq, StopReply, StopWorkersReq
 from events.queries import JobReply, NodeRow, WorkerRow
 from events.states import RUN_ENDED, NodeState, RunState
+from events.waits import wait_for_start, wait_for_stop
 
 
 class DefinitionForgotten(SlotbusError):
@@ -44,14 +45,15 @@ class Unconfirmed(SlotbusError):
 class Again(Struct, kw_only=True, frozen=True):
     """How to run it again. ``slots`` None: as many as before; ``if_needed``: leave a run
     alone that has as many already. ``anyway``: also beside old workers whose end can't be
-    confirmed. Times in seconds, as in stop and start."""
+    confirmed. Times in seconds, as in stop and start; ``wait_s`` None: until the outcomes are
+    due."""
 
     slots: int | None = None
     if_needed: bool = False
     anyway: bool = False
     force: bool = False
     grace_s: float = DEFAULT_GRACE_S
-    wait_s: float = DEFAULT_WAIT_S
+    wait_s: float | None = None
     command_id: str | None = None
 
 
@@ -85,7 +87,8 @@ async def run_again(bus: SlotbusClient, job_id: str, how: Again) -> Rerun:
             run_id=job.run_id,
         )
     request = convert({"slots": wanted, **_definition(job)}, StartPipelineReq)
-    request = replace(request, wait_s=how.wait_s, command_id=command_id)
+    wait_s = wait_for_start() if how.wait_s is None else how.wait_s
+    request = replace(request, wait_s=wait_s, command_id=command_id)
     stopped = None
     if running:
         await _check_room(bus, job, wanted)
@@ -100,13 +103,14 @@ async def run_again(bus: SlotbusClient, job_id: str, how: Again) -> Rerun:
 
 async def _stop(bus: SlotbusClient, job: JobReply, how: Again, command_id: str) -> StopReply:
     """Stops that one run. Raises Unconfirmed."""
+    due_s = wait_for_stop(how.grace_s, force=how.force)
     reply = await bus.stop(
         StopWorkersReq(
             job_id=job.job_id,
             run_id=job.run_id,
             force=how.force,
             grace_s=how.grace_s,
-            wait_s=max(how.wait_s, 2 * how.grace_s),
+            wait_s=due_s if how.wait_s is None else max(how.wait_s, 2 * how.grace_s),
             command_id=f"{command_id[:120]}-stop",
         )
     )

@@ -304,8 +304,13 @@ class _Question:
         return self._clock() - self._began
 
     def attempt_s(self) -> float:
-        """Seconds that this attempt may take."""
-        return max(0.01, min(self._end - self._clock(), self._patience.resend_s))
+        """Seconds that this attempt may take: its last one lasts until the leader can have
+        said that the command's wait is over."""
+        left_s = self._wait_s - self.spent_s()
+        attempt_s = self._patience.resend_s
+        if left_s <= attempt_s:
+            attempt_s = max(attempt_s, left_s + self._patience.margin_s / 2)
+        return max(0.01, min(self._end - self._clock(), attempt_s))
 
     def body(self) -> bytes:
         """A repeated command waits only for what is left; 0 keeps its other meaning."""

@@ -30,7 +30,7 @@ from events.connection import CONNECT_TIMEOUT_S, Access, Hooks, connect
 from events.denials import Denials
 from events.errors import Invalid, SlotbusError, UnknownJob
 from events.following import EventRecord, Follower, Start
-from events.ids import DEFAULT_DRAIN_S, ID_RE, MAX_WAIT_S, Position
+from events.ids import DEFAULT_DRAIN_S, ID_RE, Position
 from events.messages import (
     Command,
     ConfirmDeadReply,
@@ -73,6 +73,7 @@ from events.states import RUN_ENDED
 from events.subjects import Subjects
 from events.tailing import LogReader, LogSource
 from events.traffic import LogLines
+from events.waits import wait_for_drain, wait_for_start, wait_for_stop
 
 DEFAULT_TAIL_BYTES: Final = 64 * 1024
 _LOG_PATIENCE: Final = Patience(absent_s=1.0, query_s=2.0)
@@ -82,15 +83,6 @@ T = TypeVar("T")
 C = TypeVar("C", StartPipelineReq, StopWorkersReq, CordonReq, UncordonReq)
 Retrying = Callable[[SlotbusError], None]
 Missing = Callable[[WorkerRow, SlotbusError], None]
-
-
-DRAIN_MARGIN_S: Final = 10.0
-"""The answer to a drain comes at its deadline, when the leader gets to it."""
-
-
-def wait_for_drain(deadline_s: float) -> float:
-    """Seconds to wait for the end of a drain."""
-    return min(MAX_WAIT_S, deadline_s + DRAIN_MARGIN_S)
 
 
 def make_command_id() -> str:
@@ -172,24 +164,27 @@ class SlotbusClient:
         self, request: StartPipelineReq | None = None, /, **fields: Unpack[StartFields]
     ) -> StartReply:
         """Starts a run of a job, all or nothing: give a ``StartPipelineReq`` or its
-        fields. Returns when all workers are launched (``wait_s`` 0: when it is accepted).
+        fields. Returns when all workers are launched (``wait_s`` 0: when it is accepted);
+        without a ``wait_s`` among the fields it waits until the outcome is due.
 
         Raises NotEnoughSlots, StaleRun, RunActive, StartFailed, Invalid, TooLarge,
         CommandTimeout (the work goes on: start again under the same ``command_id``).
         """
         if (request is None) == (not fields):
             raise Invalid("give a StartPipelineReq, or its fields")
-        chosen = request or convert(dict(fields), StartPipelineReq)
+        chosen = request or convert({"wait_s": wait_for_start(), **fields}, StartPipelineReq)
         return decode(await self.send(chosen), StartReply)
 
     async def stop(self, job: str | StopWorkersReq, /, **fields: Unpack[StopFields]) -> StopReply:
         """Stops a job: give its id and fields, or a ``StopWorkersReq``. Returns when its
-        workers are gone, with those that can't be confirmed.
+        workers are gone, with those that can't be confirmed; without a ``wait_s`` among the
+        fields it waits until that is known.
 
         Raises UnknownJob, CommandTimeout, Invalid.
         """
         if isinstance(job, str):
-            job = convert({"job_id": job, **fields}, StopWorkersReq)
+            wait_s = wait_for_stop(fields.get("grace_s"), force=fields.get("force", False))
+            job = convert({"job_id": job, "wait_s": wait_s, **fields}, StopWorkersReq)
         elif fields:
             raise Invalid("give a StopWorkersReq, or a job_id and fields")
         return decode(await self.send(job), StopReply)

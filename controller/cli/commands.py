@@ -55,6 +55,7 @@ def stop(
     from controller.cli.session import Where, converse, leave, print_reply, said
     from events.codec import decode
     from events.messages import StopReply, StopWorkersReq
+    from events.waits import wait_for_stop
 
     where = Where(nats, output)
     request = said(
@@ -64,7 +65,7 @@ def stop(
         run_id=run,
         force=force,
         grace_s=grace,
-        wait_s=wait,
+        wait_s=wait_for_stop(grace, force=force) if wait is None else wait,
         command_id=command_id,
     )
     if queue:

@@ -53,10 +53,10 @@ def drain(
     from controller.cli.output import print_drain
     from controller.cli.running import DONE, REFUSED
     from controller.cli.session import Where, converse, leave, print_reply, said
-    from events.client import wait_for_drain
     from events.codec import decode
     from events.ids import DEFAULT_DRAIN_S
     from events.messages import DrainReply, DrainReq
+    from events.waits import wait_for_drain
 
     deadline_s = DEFAULT_DRAIN_S if deadline is None else deadline
     where = Where(nats, output)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from events.codec import convert, unknown_fields, why_unreadable
 from events.errors import Invalid
 from events.messages import StartPipelineReq
+from events.waits import wait_for_start
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 """More than any program that is allowed; spares us reading a disk by mistake."""
@@ -80,7 +81,7 @@ def build_start(arguments: StartArguments) -> StartPipelineReq:
     for name, how in (("job_id", "JOB"), ("slots", "--slots N")):
         if name not in tree:
             raise Invalid(f"{name} is needed: say {how}, or give it in a file", path=f"$.{name}")
-    return convert(tree, StartPipelineReq)
+    return convert({"wait_s": wait_for_start(), **tree}, StartPipelineReq)
 
 
 def _scheduler_config(arguments: StartArguments) -> dict[str, object]:

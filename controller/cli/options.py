@@ -60,7 +60,7 @@ Wait = Annotated[
     typer.Option(
         "--wait",
         metavar="SECONDS",
-        help="How long to wait for the outcome; 0 returns on acceptance [30].",
+        help="How long to wait for the outcome; 0 returns on acceptance [until it is due].",
     ),
 ]
 CommandId = Annotated[

@@ -21,6 +21,7 @@ from controller.cli.job_file import (
 from events.errors import Invalid, TooLarge
 from events.messages import SchedulerConfig, StartPipelineReq
 from events.policies import RestartOptions
+from events.waits import wait_for_start
 
 TOML = """\
 job_id = "wordcount"
@@ -51,6 +52,7 @@ def saved(tmp_path: Path, name: str, text: str) -> Path:
 def test_a_job_file_says_it_all(tmp_path: Path) -> None:
     request = build_start(StartArguments(file=saved(tmp_path, "job.toml", TOML)))
     assert request == StartPipelineReq(
+        wait_s=wait_for_start(),
         job_id="wordcount",
         slots=6,
         name="Word count",
@@ -180,6 +182,7 @@ def test_policies_come_from_flags_and_from_the_file(tmp_path: Path) -> None:
         )
     )
     assert request == StartPipelineReq(
+        wait_s=wait_for_start(),
         job_id="j",
         slots=2,
         on_failure="restart",

@@ -35,6 +35,7 @@ from events.messages import (
 from events.queries import WorkerRow, WorkersReply
 from events.states import NodeState
 from events.subjects import Subjects
+from events.waits import wait_for_start
 from tests.support.leader import SILENCE, FakeLeader, eventually
 from tests.support.nats import connected
 
@@ -81,7 +82,7 @@ async def test_a_start_is_answered(bus: SlotbusClient, leader: FakeLeader, notes
     assert await bus.start(job_id="wordcount", slots=2, program={"a": 1}) == STARTED
     (body,) = leader.bodies("cmd.start")
     assert body["program"] == {"a": 1}
-    assert body["wait_s"] == pytest.approx(30, abs=0.5)
+    assert body["wait_s"] == pytest.approx(wait_for_start(), abs=0.5)
     assert notes == []
 
 
@@ -157,6 +158,18 @@ async def test_the_end_of_the_wait_is_said_by_the_leader(
     await leader.will("cmd.stop", CommandTimeout("the work goes on", command_id="c-9"))
     with pytest.raises(CommandTimeout, match="the work goes on"):
         await bus.stop("wordcount", wait_s=0.05)
+    assert notes == []
+
+
+async def test_the_last_word_of_a_short_wait_is_not_overtaken(
+    bus: SlotbusClient, leader: FakeLeader, notes: Notes
+) -> None:
+    """Its end is that of an attempt, to the moment; the leader's answer comes a little later."""
+    late = CommandTimeout("the work goes on", command_id="c-9")
+    await leader.will("cmd.stop", late, after_s=QUICK.resend_s + 0.1)
+    with pytest.raises(CommandTimeout, match="the work goes on"):
+        await bus.stop("wordcount", wait_s=QUICK.resend_s)
+    assert len(leader.bodies("cmd.stop")) == 1
     assert notes == []
 
 

@@ -40,12 +40,13 @@ class FakeLeader:
         self._nc = nc
         self._subjects = subjects
         self._answers: dict[str, deque[Answer]] = {}
+        self._after_s: dict[str, float] = {}
         self.asked: list[Asked] = []
 
-    async def will(self, what: str, *answers: Answer) -> None:
-        """Listens on ``<root>.<what>`` from now on."""
+    async def will(self, what: str, *answers: Answer, after_s: float = 0.0) -> None:
+        """Listens on ``<root>.<what>`` from now on; each answer takes so long."""
         subject = f"{self._subjects.root}.{what}"
-        self._answers[subject] = deque(answers)
+        self._answers[subject], self._after_s[subject] = deque(answers), after_s
         await self._nc.subscribe(subject, cb=self._on_message)
         await self._nc.flush()
 
@@ -54,6 +55,7 @@ class FakeLeader:
         self.asked.append(Asked(message.subject, body))
         answers = self._answers[message.subject]
         answer = answers.popleft() if len(answers) > 1 else answers[0]
+        await asyncio.sleep(self._after_s[message.subject])
         if isinstance(answer, str):
             return
         if isinstance(answer, SlotbusError):
