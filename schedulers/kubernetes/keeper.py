@@ -19,7 +19,7 @@ from schedulers.kubernetes.phases import Asked
 from schedulers.kubernetes.view import PodView, Tracked
 
 LOOK_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 15.0
+LONGEST_PAUSE_S: Final = 5.0
 OVERDUE_S: Final = 10.0
 """Beyond its grace, before it is said that a pod is still terminating."""
 
@@ -33,36 +33,41 @@ _log = structlog.get_logger("slotbus.kubernetes")
 
 
 class Keeper:
-    """Runs until it is cancelled. ``delete(tracked, grace_s)`` asks for a pod's end."""
+    """Runs until it is cancelled. ``delete(tracked, grace_s)`` asks for a pod's end;
+    ``until_back(seconds)`` waits so long, or until a server that was away answers."""
 
     def __init__(
         self,
         config: KubernetesConfig,
         view: PodView,
         delete: Callable[[Tracked, int], Awaitable[None]],
+        until_back: Callable[[float], Awaitable[None]],
     ) -> None:
         self._config = config
         self._view = view
         self._delete = delete
+        self._until_back = until_back
 
     async def run(self) -> NoReturn:
         """Looks, and looks again; requests that fail are made again at the next look."""
         backoff = Backoff(LOOK_S, LONGEST_PAUSE_S)
         while True:
-            pause_s = LOOK_S
             for tracked in list(self._view.unsettled.values()):
                 try:
                     await self._look(tracked)
                 except (ApiRefused, ApiUnreachable) as error:
                     _log.info("will be tried again", pod=tracked.name, cause=str(error))
-                    pause_s = LOOK_S + backoff.next()
+                    if isinstance(error, ApiUnreachable):
+                        await self._until_back(backoff.next())
+                    else:
+                        await asyncio.sleep(backoff.next())
                     break  # the others would fare no better
                 except Exception:  # noqa: BLE001  the edge: one pod's fault is not the others'
                     _log.exception("looking after a pod failed", pod=tracked.name)
                     self._view.unsettled.pop(tracked.uid, None)
             else:
                 backoff.reset()
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(LOOK_S)
 
     async def _look(self, tracked: Tracked) -> None:
         now = asyncio.get_running_loop().time()

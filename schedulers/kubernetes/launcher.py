@@ -110,7 +110,7 @@ class KubernetesLauncher:
             deleted=lambda pod: self.view.gone(pod, _now()),
             timeout_s=config.watch_timeout_s,
         )
-        self._keeper = Keeper(config, self.view, self._delete)
+        self._keeper = Keeper(config, self.view, self._delete, self._until_back)
 
     # --- the way there ------------------------------------------------------------------
 
@@ -127,6 +127,12 @@ class KubernetesLauncher:
         """Why there is no answer yet."""
         away = self._api.pacer.away if self._api is not None else ""
         return f"the API server can't be reached: {away}" if away else "the API server is slow"
+
+    async def _until_back(self, seconds: float) -> None:
+        if self._api is None:
+            await asyncio.sleep(seconds)
+        else:
+            await self._api.pacer.until_back(seconds)
 
     async def _own_owner(self) -> Owner | None:
         if not self._owner_known:
@@ -229,6 +235,8 @@ class KubernetesLauncher:
             return "ended"
         if tracked.there:
             await self._stop(tracked, order)
+        else:
+            self.view.say_gone(tracked)
         return "stopping"
 
     async def _look_for(self, worker_id: str) -> Tracked | None:

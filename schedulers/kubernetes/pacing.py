@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from schedulers.backoff import Backoff
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 15.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Between two requests to a server that does not answer."""
 
 MOST_HOLD_OFF_S: Final = 60.0
@@ -86,7 +86,8 @@ class Pacer:
             await self.until_back(wait_s)
 
     async def until_back(self, seconds: float) -> None:
-        """Waits so long, or until the server has answered anybody."""
+        """Waits so long, or until the server has answered anybody; for those whose request it
+        has left unanswered."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._back.wait()

@@ -25,6 +25,9 @@ MAX_REASON: Final = 500
 """Characters; messages of the scheduler can be as long as the cluster has nodes."""
 
 
+DELETED: Final = "its pod was deleted, not by slotbus"
+
+
 class Cause(StrEnum):
     """The kind of reason, for counting and for deciding what to tell."""
 
@@ -117,7 +120,7 @@ def see(pod: Pod, asked: Asked = Asked.NO) -> Sighting:
     if end is not None and (asked is not Asked.NO or _ended_before(pod)):
         return end
     if asked is Asked.NO:
-        return _deleted(pod, end)
+        return _deleted(pod, end, DELETED if end else "its pod is being deleted, not by slotbus")
     return Sighting(
         state=WorkerState.STOPPING,
         cause=Cause.TERMINATING,
@@ -132,14 +135,15 @@ def see_deleted(last: Pod, asked: Asked = Asked.NO) -> Sighting:
     if end is not None and (asked is not Asked.NO or _ended_before(last)):
         return end
     if asked is Asked.NO:
-        return _deleted(last, end)
+        text = DELETED if end or not last.node else _unconfirmed(DELETED, last)
+        return _deleted(last, end, text)
     proved = asked is Asked.GRACEFULLY or not last.node
     return Sighting(
         state=WorkerState.LOST,
         cause=Cause.DELETED,
         reason="stopped; its exit code was not reported"
         if proved
-        else f"removed by force; node {last.node} has not confirmed its end",
+        else _unconfirmed("removed by force", last),
         gone=proved,
         node=last.node,
     )
@@ -255,11 +259,14 @@ def _needs(volume: PodVolume) -> str:
     return ""
 
 
-def _deleted(pod: Pod, end: Sighting | None) -> Sighting:
+def _unconfirmed(text: str, pod: Pod) -> str:
+    return f"{text}; node {pod.node} has not confirmed its end"
+
+
+def _deleted(pod: Pod, end: Sighting | None, text: str) -> Sighting:
     """Somebody else ended it: whatever it says itself, it did not end by its own will."""
     disruption = _disruption(pod)
     cause = Cause.DELETED if disruption is None else Cause.EVICTED
-    text = "its pod was deleted, not by slotbus"
     if disruption is not None:
         text = _joined("evicted", disruption.message or disruption.reason)
     found = end or Sighting(state=WorkerState.LOST, gone=not pod.node, node=pod.node)

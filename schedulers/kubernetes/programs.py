@@ -40,7 +40,7 @@ FIRST_LOOK_S: Final = 60.0
 its were begun again."""
 
 NEXT_LOOK_S: Final = 900.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 Name = NewType("Name", str)
 """Of a ConfigMap; it follows from cluster, job and run."""

@@ -270,6 +270,12 @@ class PodView:
         )
         self._tell(tracked.end)
 
+    def say_gone(self, tracked: Tracked) -> None:
+        """Its stop was asked for once more, and there is nothing left to be deleted."""
+        if tracked.end is None:
+            tracked.told = ""
+            self._say(tracked, tracked.sight.reason, lost=True)
+
     def say_still_there(self, tracked: Tracked) -> None:
         """Its stop takes longer than it should."""
         self._say(tracked, see(tracked.pod, tracked.asked).reason, lost=False)

@@ -40,7 +40,7 @@ from schedulers.kubernetes.identity import Selector, nobody
 from schedulers.kubernetes.pacing import Pacer
 from schedulers.kubernetes.pods import Pod
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 15.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 LEAST_PAUSE_S: Final = 1.0
 """Of a longer pause, which ends when the server has answered another request."""
 
@@ -255,8 +255,9 @@ class PodWatch:
             _log.warning("watching the pods failed, trying again", cause=self._said)
         pause_s = max(self._backoff.next(), min(at_least_s, LONGEST_PAUSE_S))
         least_s = min(pause_s, LEAST_PAUSE_S)
+        was_away = self._pacer is not None and bool(self._pacer.away)
         await asyncio.sleep(least_s)
-        if self._pacer is not None and self._pacer.away:
+        if self._pacer is not None and was_away:  # it may be back by now
             await self._pacer.until_back(pause_s - least_s)
         else:
             await asyncio.sleep(pause_s - least_s)

@@ -83,7 +83,7 @@ def test_one_after_the_other_asks_a_server_that_is_away() -> None:
         pacer.unanswered("connection refused")
         await asyncio.gather(*(ask() for _ in range(200)))
         away = [at for at in tried if at < 100]
-        assert 95 / 15 <= len(away) <= 95 / 7.5 + 10
+        assert 95 / 5 <= len(away) <= 95 / 2.5 + 10
         assert len(tried) == 200
         assert max(tried) < 116
         assert pacer.away == ""

@@ -303,7 +303,7 @@ def test_a_pod_that_we_delete_is_stopping_until_its_container_ended() -> None:
 def test_a_pod_deleted_by_hand_is_lost_at_once_and_gone_when_it_is() -> None:
     sighting = see(pod("Running", RUNS, deleted="2026-01-01T10:00:30Z"))
     assert (sighting.state, sighting.cause, sighting.gone) == (W.LOST, Cause.DELETED, False)
-    assert sighting.reason == "its pod was deleted, not by slotbus"
+    assert sighting.reason == "its pod is being deleted, not by slotbus"
     # It was asked at 10:00:00 and ended then: not of its own will.
     sighting = see(pod("Succeeded", ended(0), deleted="2026-01-01T10:00:30Z"))
     assert (sighting.state, sighting.exit_code, sighting.gone) == (W.LOST, 0, True)

@@ -130,6 +130,9 @@ async def test_a_pod_deleted_by_force_is_lost_and_never_provably_gone(
     assert states(scheduler) == ["stopping"]
     # Only a person can say so.
     (row,) = await rows(scheduler)
+    node = kubelet.api_name("node-1")
+    told = f"its pod was deleted, not by slotbus; node {node} has not confirmed its end"
+    assert row.reason == told
     await scheduler.submit(
         WorkerFinishedReq(
             node_id="kubernetes", worker_id=row.worker_id, job_id="j", run_id=1, slots=1,
