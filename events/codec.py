@@ -28,6 +28,7 @@ from events.ids import (
     RESERVED_ENV_PREFIX,
 )
 from events.messages import KubernetesOptions, Message, StartPipelineReq
+from events.paths import mistake
 from events.traffic import RegisterNodeReq
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -56,12 +57,20 @@ def decode(body: bytes, kind: type[M]) -> M:
     try:
         message = _decoder(kind).decode(body or b"{}")
     except msgspec.ValidationError as error:
-        text, path = _split_path(str(error))
+        text, path = mistake(error, _parsed(body), kind)
         raise Invalid(text, path=path) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Invalid(f"not JSON that can be read: {error}") from error
     check(message)
     return message
+
+
+def _parsed(body: bytes) -> object:
+    """The value; None where only a part of it is JSON at all."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        return None
 
 
 def decode_with(body: bytes, kind: type[M], **known: str) -> M:
@@ -96,7 +105,7 @@ def convert(tree: object, kind: type[M]) -> M:
     try:
         message = msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        text, path = _split_path(str(error))
+        text, path = mistake(error, tree, kind)
         raise Invalid(text, path=path) from error
     except RecursionError as error:
         raise Invalid("nested too deeply") from error
@@ -296,9 +305,3 @@ def error_from_body(body: bytes) -> SlotbusError | None:
     code, message = str(fields.pop("code", "internal")), str(fields.pop("message", ""))
     facts: dict[str, Fact] = fields
     return error_from_wire(code, message, facts)
-
-
-def _split_path(text: str) -> tuple[str, str]:
-    """msgspec says "Expected `int`, got `str` - at `$.slots`"."""
-    head, found, tail = text.rpartition(" - at `")
-    return (head, tail.removesuffix("`")) if found else (text, "$")

@@ -50,7 +50,7 @@ class KubernetesOptions(Struct, kw_only=True, frozen=True, omit_defaults=True):
     ``pod_template`` is laid on last. Other backends ignore all of it.
     """
 
-    image: str = ""
+    image: Annotated[str, Meta(min_length=1)] | None = None
     resources: PodResources = PodResources()
     labels: dict[str, str | None] = {}
     annotations: dict[str, str | None] = {}

@@ -128,7 +128,9 @@ def _try_elsewhere(draft: Draft, run: Run, missing: int) -> None:
     wish = wish_of(draft.rules, run.scheduler_config, missing, run.failures)
     plan = plan_for(draft, wish)
     if plan.missing:
-        fail_start(draft, run, f"{plan.missing} slots could not be launched on any node")
+        # As far as is known by now: what else was ordered is taken back, and not waited for.
+        short = f"{plan.missing} of {run.slots} slots"
+        fail_start(draft, run, f"{short} could not be launched on any node, so none is")
     elif too_many_workers(plan, beside=draft.ledger.tally(run.job_id, run.run_id).live):
         fail_start(draft, run, f"it would need more than {MAX_WORKERS_A_RUN} workers")
     else:

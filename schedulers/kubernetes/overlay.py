@@ -59,7 +59,7 @@ def merge(base: Any, value: object, field: Field, at: str) -> Any:
         return _merge_list(base or [], value, field, at)
     if field.nested:
         return overlay(base or {}, value, field.kind, at)
-    return scalar(value, field.kind, at)
+    return _plain(value, field, at)
 
 
 def element_key(kind: str, element: Json) -> str | None:
@@ -100,6 +100,17 @@ def scalar(value: object, kind: str, at: str) -> str | int | bool:
     return value
 
 
+def _plain(value: object, field: Field, at: str) -> str | int | bool:
+    """A value that is no object, and one of its words where it has such. Raises Invalid."""
+    plain = scalar(value, field.kind, at)
+    if not field.words or not plain or plain in field.words:
+        return plain  # "" is the server's default, where it has one
+    near = difflib.get_close_matches(str(plain), field.words, n=1, cutoff=0.5)
+    one_of = ", ".join(sorted(field.words))
+    hint = f", did you mean {near[0]}?" if near else ""
+    raise Invalid(f"{_shown(plain)} is none of {one_of}{hint}", path=at)
+
+
 def quantity_text(value: object, at: str) -> str:
     """A quantity as text; numbers are taken as files write them. Raises Invalid."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -125,7 +136,7 @@ def _merge_list(base: list[Any], value: object, field: Field, at: str) -> list[A
     if not isinstance(value, list):
         raise Invalid(f"expected a list, got {_shown(value)}", path=at)
     if not field.nested:
-        return [scalar(one, field.kind, f"{at}[{i}]") for i, one in enumerate(value)]
+        return [_plain(one, field, f"{at}[{i}]") for i, one in enumerate(value)]
     if _key_name(field.kind) is None:
         return [overlay({}, one, field.kind, f"{at}[{i}]") for i, one in enumerate(value)]
     result = {element_key(field.kind, one): one for one in base}

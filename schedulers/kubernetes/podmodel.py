@@ -5,7 +5,8 @@ What lives here: a table of names and types, and the way to ask it. What may not
 
 One kind a paragraph: its name, then ``field:type``. ``[T]`` is a list, ``{T}`` a map,
 ``port`` a number or a name, ``quantity`` a number or a text. A test holds the table
-against the client's models. Left out, so refused: what a template can't set.
+against the client's models. Left out, so refused: what a template can't set. A second table
+has the words of fields that take no others.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ class Shape(StrEnum):
 
 
 class Field(Struct, frozen=True):
-    """``kind``: str, int, bool, port, quantity, or a name in the table."""
+    """``kind``: str, int, bool, port, quantity, or a name in the table. ``words``: the only
+    texts that it may be (none: any)."""
 
     kind: str
     shape: Shape
+    words: frozenset[str] = frozenset()
 
     @property
     def nested(self) -> bool:
@@ -44,21 +47,61 @@ def kinds() -> list[str]:
     return list(_MODEL)
 
 
-def _read(table: str) -> dict[str, dict[str, Field]]:
+def _read(table: str, enums: str) -> dict[str, dict[str, Field]]:
+    taken = {name: frozenset(words) for name, *words in map(str.split, enums.split("\n")[1:-1])}
     model: dict[str, dict[str, Field]] = {}
     for line in table.strip("\n").replace("\n  ", " ").splitlines():
         kind, *words = line.split()
         pairs = [word.partition(":") for word in words]
-        model[kind] = {name: _field(text) for name, _, text in pairs}
+        model[kind] = {
+            name: _field(text, taken.get(f"{kind}.{name}", frozenset())) for name, _, text in pairs
+        }
     return model
 
 
-def _field(text: str) -> Field:
+def _field(text: str, words: frozenset[str]) -> Field:
     shape = {"[": Shape.LIST, "{": Shape.MAP}.get(text[0], Shape.ONE)
-    return Field(text.strip("[]{}"), shape)
+    return Field(text.strip("[]{}"), shape, words)
 
 
-_MODEL: Final = _read("""
+_ENUMS: Final = """
+AppArmorProfile.type Localhost RuntimeDefault Unconfined
+Container.imagePullPolicy Always IfNotPresent Never
+Container.restartPolicy Always Never OnFailure
+Container.terminationMessagePolicy FallbackToLogsOnError File
+ContainerPort.protocol SCTP TCP UDP
+ContainerResizePolicy.restartPolicy NotRequired RestartContainer
+ContainerRestartRule.action Restart RestartAllContainers
+ContainerRestartRuleOnExitCodes.operator In NotIn
+HTTPGetAction.scheme HTTP HTTPS
+ImageVolumeSource.pullPolicy Always IfNotPresent Never
+LabelSelectorRequirement.operator DoesNotExist Exists In NotIn
+NodeSelectorRequirement.operator DoesNotExist Exists Gt In Lt NotIn
+PersistentVolumeClaimSpec.accessModes ReadOnlyMany ReadWriteMany ReadWriteOnce ReadWriteOncePod
+PersistentVolumeClaimSpec.volumeMode Block Filesystem
+PodOS.name linux windows
+PodSecurityContext.fsGroupChangePolicy Always OnRootMismatch
+PodSecurityContext.seLinuxChangePolicy MountOption Recursive
+PodSecurityContext.supplementalGroupsPolicy Merge Strict
+PodSpec.dnsPolicy ClusterFirst ClusterFirstWithHostNet Default None
+PodSpec.preemptionPolicy Never PreemptLowerPriority
+PodSpec.restartPolicy Always Never OnFailure
+SeccompProfile.type Localhost RuntimeDefault Unconfined
+SecurityContext.procMount Default Unmasked
+Toleration.effect NoExecute NoSchedule PreferNoSchedule
+Toleration.operator Equal Exists Gt Lt
+TopologySpreadConstraint.nodeAffinityPolicy Honor Ignore
+TopologySpreadConstraint.nodeTaintsPolicy Honor Ignore
+TopologySpreadConstraint.whenUnsatisfiable DoNotSchedule ScheduleAnyway
+VolumeMount.mountPropagation Bidirectional HostToContainer None
+VolumeMount.recursiveReadOnly Disabled Enabled IfPossible
+"""
+"""Of Kubernetes 1.37; ``None`` is a word here. Fields whose words grow with each version, or
+that only some volumes know, are left to the server."""
+
+
+_MODEL: Final = _read(
+    """
 AWSElasticBlockStoreVolumeSource fsType:str partition:int readOnly:bool volumeID:str
 Affinity nodeAffinity:NodeAffinity podAffinity:PodAffinity podAntiAffinity:PodAntiAffinity
 AppArmorProfile localhostProfile:str type:str
@@ -229,4 +272,6 @@ VsphereVirtualDiskVolumeSource fsType:str storagePolicyID:str storagePolicyName:
 WeightedPodAffinityTerm podAffinityTerm:PodAffinityTerm weight:int
 WindowsSecurityContextOptions gmsaCredentialSpec:str gmsaCredentialSpecName:str hostProcess:bool
   runAsUserName:str
-""")
+""",
+    _ENUMS,
+)

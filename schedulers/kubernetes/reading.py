@@ -13,6 +13,7 @@ import msgspec
 from events import codec
 from events.errors import Invalid
 from events.ids import ID_RE
+from events.paths import mistake
 from schedulers.kubernetes.config import KubernetesConfig, Owner
 from schedulers.kubernetes.names import is_dns_label, is_subdomain
 from schedulers.kubernetes.template import CONFIGURED_AT, configured_template
@@ -29,8 +30,8 @@ def read_config(tree: Mapping[str, object], at: str = CONFIGURED_AT) -> Kubernet
     try:
         config = msgspec.convert(tree, KubernetesConfig)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        raise Invalid(text, path=at + path.removesuffix("`")) from error
+        text, path = mistake(error, tree, KubernetesConfig)
+        raise Invalid(text, path=at + path.removeprefix("$")) from error
     check_config(config, at)
     return config
 
@@ -61,10 +62,12 @@ def check_config(config: KubernetesConfig, at: str = CONFIGURED_AT) -> None:
 def _check_types(config: KubernetesConfig, at: str) -> None:
     """A configuration made in Python is not checked when it is made."""
     try:
-        msgspec.convert(msgspec.to_builtins(config), KubernetesConfig)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        raise Invalid(text, path=at + path.removesuffix("`")) from error
+        tree = msgspec.to_builtins(config)
+        try:
+            msgspec.convert(tree, KubernetesConfig)
+        except msgspec.ValidationError as error:
+            text, path = mistake(error, tree, KubernetesConfig)
+            raise Invalid(text, path=at + path.removeprefix("$")) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(f"can't be written as JSON: {error}", path=at) from error
     if not ID_RE.match(config.cluster):

@@ -71,7 +71,7 @@ def test_an_empty_body_is_an_empty_object() -> None:
         (a_start('"run_id":-1'), "$.run_id"),
         (a_start('"wait_s":-1'), "$.wait_s"),
         (a_start('"wait_s":86401'), "$.wait_s"),
-        (a_start('"env_vars":{"A":1}'), "$.env_vars[...]"),
+        (a_start('"env_vars":{"A":1}'), "$.env_vars.A"),
         (a_start('"scheduler_config":{"spread":"wide"}'), "$.scheduler_config.spread"),
         (b"[]", "$"),
         (b"null", "$"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import msgspec
 
-from schedulers.kubernetes.config import KubernetesConfig
+from schedulers.kubernetes.config import JOBS_MAY, JobOption, KubernetesConfig
 from tests.support.controllers import ROOT
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
@@ -36,3 +37,11 @@ def test_numbers_and_words_are_the_defaults() -> None:
             assert float(told[name]) == value, name
         elif isinstance(value, str) and value and name not in ("namespace", "cluster"):
             assert told[name] == f"`{value}`", name
+
+
+def test_all_that_a_job_may_set_is_named() -> None:
+    (line,) = [line for line in PAGE.splitlines() if line.startswith("| `jobs_may`")]
+    _, _, default, meaning, _ = line.split("|")
+    assert set(re.findall(r"`(\w+)`", default)) == set(JOBS_MAY)
+    others = set(get_args(JobOption)) - set(JOBS_MAY)
+    assert {name for name in others if f"`{name}`" in meaning} == others
