@@ -24,6 +24,7 @@ import structlog
 from msgspec import Struct
 from nats.aio.client import Client
 
+from controller.backends import obstacle_of
 from controller.config import Address, ControllerConfig, check_controller
 from controller.http import Health, Pages, Phase
 from controller.identity import new_holder_name
@@ -47,6 +48,9 @@ PAUSE_FIRST_S, PAUSE_MOST_S = 0.1, 3.0
 
 SERVED_WELL_S: Final = 10.0
 """A leadership that lasted so long was none that failed at once."""
+
+LOOK_AHEAD_S: Final = 30.0
+"""How often a standby looks whether it could lead."""
 
 CLOSE_TIMEOUT_S: Final = 3.0
 
@@ -188,12 +192,28 @@ class _Controller:
         self._health.phase = Phase.STANDBY
         self._metrics.following = lambda: standby.position
         try:
-            await first_of(stop.wait(), closed.wait(), lease.acquire(), standby.run())
+            await first_of(
+                stop.wait(), closed.wait(), lease.acquire(), standby.run(), self._look_ahead()
+            )
             if lease.valid_for() and not stop.is_set() and not closed.is_set():
                 await self._lead(nc, lease, standby, stop, closed)
         finally:
             if not closed.is_set():
                 await lease.release()
+
+    async def _look_ahead(self) -> None:
+        """Says of a standby what would be in its way if it had to lead, and when it is gone."""
+        said = ""
+        while True:
+            wrong = await obstacle_of(self._config)
+            if wrong != said:
+                if wrong:
+                    _log.warning("this standby could not lead", cause=wrong)
+                else:
+                    _log.info("this standby could lead again")
+                said = wrong
+            self._health.unready = f"standby, and could not lead: {wrong}" if wrong else ""
+            await asyncio.sleep(LOOK_AHEAD_S)
 
     async def _lead(
         self,

@@ -20,7 +20,7 @@ from events.subjects import Subjects
 from schedulers.decide import Rules
 from schedulers.embedded import embedded_backend, embedded_rules
 from schedulers.engine import Backend
-from schedulers.kubernetes.connecting import own_namespace
+from schedulers.kubernetes.connecting import obstacle, own_namespace
 from schedulers.kubernetes.scheduler import kubernetes_backend, kubernetes_rules
 from schedulers.manual import manual_backend, manual_rules
 from schedulers.node.backend import node_backend
@@ -70,6 +70,14 @@ def state_dir_of(config: ControllerConfig, environ: Mapping[str, str] = os.envir
     if config.state_dir:
         return Path(config.state_dir)
     return default_state_dir(environ, f"local-{Subjects(config.root).token}")
+
+
+async def obstacle_of(config: ControllerConfig) -> str:
+    """What would be in this controller's way if it had to lead now, "" for nothing. Looks
+    only: a standby asks for it."""
+    if config.scheduler != "kubernetes":
+        return ""
+    return await obstacle(config.pods(own_namespace()))
 
 
 def make_backend(

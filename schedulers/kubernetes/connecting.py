@@ -1,7 +1,7 @@
 """The way to a cluster: from inside one, or by a kubeconfig.
 
 What lives here: finding host, certificates and tokens, and reading tokens again, since they
-are replaced while we run. What may not: requests.
+are replaced while we run, and whether the way leads there. What may not: other requests.
 
 kubernetes_asyncio is imported here, when a connection is made: it takes a second.
 """
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from events.errors import Invalid
-from schedulers.kubernetes.client import KubeApi
+from schedulers.kubernetes.client import ApiRefused, ApiUnreachable, KubeApi
 from schedulers.kubernetes.config import KubernetesConfig
+from schedulers.kubernetes.identity import nobody, workers
 from schedulers.kubernetes.owner import POD_NAMESPACE
 from schedulers.kubernetes.pacing import Pacer
 
@@ -27,6 +28,7 @@ ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's own credentials."""
 
 _HOST: Final = "KUBERNETES_SERVICE_HOST"
+PODS: Final = "pods"
 _SPARE_CONNECTIONS: Final = 8
 """For watches, which don't count among the requests."""
 
@@ -76,6 +78,23 @@ async def connect(
     if environ.get(_HOST) and (account_dir / "token").exists():
         return _in_cluster(config, environ, account_dir)
     return await _by_kubeconfig(config, environ)
+
+
+async def obstacle(config: KubernetesConfig, environ: Mapping[str, str] = os.environ) -> str:
+    """What keeps us from the pods at the moment, "" for nothing: one list that finds none."""
+    try:
+        api = await connect(config, environ)
+    except Invalid as error:
+        return error.message
+    try:
+        await api.list(PODS, nobody(workers(config.cluster)))
+    except ApiUnreachable as error:
+        return f"the API server can't be reached: {error}"
+    except ApiRefused as refused:
+        return f"the pods can't be listed: {refused.message}"
+    finally:
+        await api.close()
+    return ""
 
 
 def _in_cluster(config: KubernetesConfig, environ: Mapping[str, str], folder: Path) -> KubeApi:

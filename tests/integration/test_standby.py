@@ -243,8 +243,10 @@ async def test_a_standby_makes_no_call_that_changes_anything(
     async with EmbeddedServer(tmp_path / "nats", config=config) as server, listener:
         await stand_by_quietly(server, subjects, tmp_path, scheduler)
         said = await asyncio.to_thread(server.log_path.read_text)
+    listed = scheduler == "kubernetes"
     assert re.findall(r"(?:Publish|Subscription) Violation.*", said) == []
-    assert heard == []
+    # Where there is a cluster, it may look whether it could lead.
+    assert {line.split(b" ")[0] for line in heard} <= ({b"GET"} if listed else set())
 
 
 async def stand_by_quietly(
@@ -286,7 +288,7 @@ async def stand_by_quietly(
             await cordon_often(caller, 10)
             end = (await recall(JetStreamLog(nc, subjects))).ledger.position
             await until_gauge(second, "slotbus_standby_position", end)
-            assert await page(second, "/readyz") == "standby"
+            assert (await page(second, "/readyz")).startswith("standby")
             assert "slotbus_free_slots" not in await page(second, "/metrics")
             assert not made.leads.done()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
+import structlog
 from nats.aio.client import Client
 
 from controller.config import ControllerConfig, load_controller
@@ -18,6 +22,7 @@ from tests.support.kube import faults
 from tests.support.kube.automatic import Automatic
 from tests.support.kube.faultproxy import FaultProxy
 from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.program import free_port
 
 
 async def test_a_pipeline_runs_as_pods_and_outlives_its_controllers(
@@ -50,22 +55,51 @@ async def test_readiness_follows_the_view_of_the_pods_and_life_does_not(
         info = await made.leading()
         assert info.http is not None
         base = f"http://{info.http.host}:{info.http.port}"
-
-        async def until_ready(status: int) -> str:
-            async with asyncio.timeout(20):
-                while True:
-                    async with http.get(f"{base}/readyz") as answer:
-                        if answer.status == status:
-                            return await answer.text()
-                    await asyncio.sleep(0.05)
-
-        assert await until_ready(200) == "ok\n"
+        assert await _until_ready(http, base, 200) == "ok\n"
         await fault_proxy.refuse()
-        assert "nothing was heard of the pods" in await until_ready(503)
+        assert "nothing was heard of the pods" in await _until_ready(http, base, 503)
         async with http.get(f"{base}/healthz") as answer:
             assert answer.status == 200
         await fault_proxy.accept()
-        assert await until_ready(200) == "ok\n"
+        assert await _until_ready(http, base, 200) == "ok\n"
+
+
+async def _until_ready(http: aiohttp.ClientSession, base: str, status: int) -> str:
+    """What the page says when it has this status."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectorError):  # it does not listen yet
+                async with http.get(f"{base}/readyz") as answer:
+                    if answer.status == status:
+                        return await answer.text()
+            await asyncio.sleep(0.05)
+
+
+async def test_a_standby_that_could_not_lead_says_why_until_it_can(
+    config: ControllerConfig, fault_proxy: FaultProxy, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("controller.app.LOOK_AHEAD_S", 0.1)
+    usable = os.environ["KUBECONFIG"]
+    http_at = f"127.0.0.1:{free_port()}"
+    async with controller(config) as leader, aiohttp.ClientSession() as http:
+        await leader.leading()
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+        with structlog.testing.capture_logs() as logs:
+            async with controller(msgspec.structs.replace(config, http=http_at)):
+                base = f"http://{http_at}"
+                said = await _until_ready(http, base, 503)
+                while "could not lead" not in said:
+                    said = await _until_ready(http, base, 503)
+                assert "no kubeconfig that can be used" in said
+                monkeypatch.setenv("KUBECONFIG", usable)
+                assert await _until_ready(http, base, 200) == "standby\n"
+                await fault_proxy.refuse()
+                assert "can't be reached" in await _until_ready(http, base, 503)
+                await fault_proxy.accept()
+                assert await _until_ready(http, base, 200) == "standby\n"
+        told = [line["cause"] for line in logs if line["event"] == "this standby could not lead"]
+        assert len(told) >= 2
 
 
 async def test_what_the_api_server_was_asked_is_in_the_metrics(
