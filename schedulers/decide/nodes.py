@@ -6,7 +6,7 @@ inventory with the ledger (``reconcile``).
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from events.entities import Node, Worker
@@ -35,7 +35,8 @@ from events.traffic import (
     WorkerFinishedReq,
 )
 from schedulers.decide.draft import Draft
-from schedulers.decide.messages import Acknowledge, LedRead, TakeInventory
+from schedulers.decide.messages import Acknowledge, LedRead
+from schedulers.decide.orders import ask
 from schedulers.decide.proofs import bury
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
@@ -46,9 +47,6 @@ NODES_AT_ONCE: Final = 500
 
 BELIEVED_MS: Final = 366 * 86_400_000
 """How far above ours an epoch, which is made of milliseconds, may be: a clock may be wrong."""
-
-ASK_AGAIN: Final = timedelta(seconds=5)
-"""An inventory asked for and not answered nor failed in this time is asked for again."""
 
 
 def led(draft: Draft, message: LedRead) -> None:
@@ -202,18 +200,6 @@ def _offer_of(node: Node) -> NodeRegistered:
         version=node.version,
         watched=node.watched,
     )
-
-
-def ask(draft: Draft, node: Node, *, anew: bool = False) -> None:
-    """Asks a node what it runs, unless that is being asked already (``anew``: of an earlier
-    incarnation). Its heartbeats ask again until there was an answer."""
-    beat = draft.pulse.beats.get(node.node_id)
-    if beat is not None:
-        beat.owed = True
-        if not anew and beat.asked_at is not None and draft.now - beat.asked_at < ASK_AGAIN:
-            return
-        beat.asked_at = draft.now
-    draft.effect(TakeInventory(node.node_id, node.incarnation, draft.epoch))
 
 
 def heartbeat(draft: Draft, request: HeartbeatNodeReq) -> None:

@@ -28,8 +28,7 @@ from schedulers.decide.messages import (
     LaunchUncertain,
     StopAnswered,
 )
-from schedulers.decide.nodes import ask
-from schedulers.decide.orders import stop_worker
+from schedulers.decide.orders import ask, stop_worker
 from schedulers.decide.reconcile import reconcile
 from schedulers.decide.settle import settle
 

@@ -13,12 +13,12 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from events.capacity import Capacity, Part
-from events.entities import Node, Run
+from events.entities import Run
 from events.facts import PassedOver, RunPlaced, WorkerAssigned
 from events.messages import SchedulerConfig
 from events.states import NodeState
 from schedulers.decide.draft import Draft, Rules, SpokenFor
-from schedulers.decide.orders import launch
+from schedulers.decide.orders import launch, obeys
 from schedulers.placement import NAMED_NODES, NO_ROOM, Candidate, Fleet, Plan, Wish, place
 
 KEPT: Final = "kept for a start that waits"
@@ -176,10 +176,10 @@ def _ranked(
     nodes, unheard = draft.ledger.nodes, []
     for room, node_id in walk:
         node = nodes[node_id]
-        if node.watched and _epoch_seen(draft, node) < draft.epoch:
-            unheard.append((room, node_id))
-        else:
+        if obeys(draft, node):
             yield room, node_id
+        else:
+            unheard.append((room, node_id))
     yield from unheard
 
 
@@ -209,11 +209,6 @@ def _candidate(draft: Draft, node_id: str, room: int, kept: Sequence[dict[str, s
 
 def matches(labels: dict[str, str], selector: dict[str, str]) -> bool:
     return all(labels.get(name) == value for name, value in selector.items())
-
-
-def _epoch_seen(draft: Draft, node: Node) -> int:
-    beat = draft.pulse.beats.get(node.node_id)
-    return beat.epoch if beat else 0
 
 
 def put_workers(draft: Draft, run: Run, plan: Plan, *, anew: bool = False) -> None:

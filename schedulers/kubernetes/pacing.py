@@ -19,6 +19,9 @@ from schedulers.backoff import Backoff
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Between two requests to a server that does not answer."""
 
+JUST_S: Final = 1.0
+"""Two requests may be under way while a server comes back, and the one that fails end last."""
+
 MOST_HOLD_OFF_S: Final = 60.0
 """However long a server asks for."""
 
@@ -51,6 +54,7 @@ class Pacer:
         """Why the last request had no answer; "" where it had one."""
 
         self._away_until = 0.0
+        self._back_at = -JUST_S
         self._back = asyncio.Event()
         self._probe = asyncio.Lock()
         self._pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -92,6 +96,11 @@ class Pacer:
             async with asyncio.timeout(seconds):
                 await self._back.wait()
 
+    def was_away(self) -> bool:
+        """Whether the server is away, or was so a moment ago: what failed just now may have
+        failed for that."""
+        return bool(self.away) or asyncio.get_running_loop().time() - self._back_at < JUST_S
+
     def unanswered(self, why: str) -> None:
         """A request had no answer: others had better wait."""
         self.away = why
@@ -102,6 +111,7 @@ class Pacer:
         """The server is there. What waited for it goes on."""
         if self.away:
             self.away, self._away_until = "", 0.0
+            self._back_at = asyncio.get_running_loop().time()
             self._pauses.reset()
             self._back.set()
 

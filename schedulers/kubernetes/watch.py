@@ -255,7 +255,7 @@ class PodWatch:
             _log.warning("watching the pods failed, trying again", cause=self._said)
         pause_s = max(self._backoff.next(), min(at_least_s, LONGEST_PAUSE_S))
         least_s = min(pause_s, LEAST_PAUSE_S)
-        was_away = self._pacer is not None and bool(self._pacer.away)
+        was_away = self._pacer is not None and self._pacer.was_away()
         await asyncio.sleep(least_s)
         if self._pacer is not None and was_away:  # it may be back by now
             await self._pacer.until_back(pause_s - least_s)

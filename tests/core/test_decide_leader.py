@@ -12,11 +12,13 @@ from events.messages import StartReply
 from events.states import IllegalTransition, NodeState, WorkerState
 from events.traffic import RegisterNodeReq
 from schedulers.decide import Rules
+from schedulers.decide.orders import ASK_AGAIN
 from tests.support.story import (
     FIRST_EPOCH,
     Story,
     acknowledged,
     asked,
+    assigned,
     beat,
     fact,
     inventory,
@@ -93,9 +95,20 @@ def test_a_node_comes_first_once_it_has_seen_the_new_epoch(story: Story) -> None
     story.nodes(n1=4, n2=8)
     story.lead()
     story.tell(beat("n1", epoch=FIRST_EPOCH))
-    assert placed(story.tell(start("a"))) == {"n2": [1]}
+    assert assigned(story.tell(start("a"))) == {"n2": [1]}
     story.tell(beat("n1", epoch=FIRST_EPOCH + 1))
     assert placed(story.tell(start("b"))) == {"n1": [1]}
+
+
+def test_a_worker_is_launched_once_its_node_has_seen_the_new_epoch(story: Story) -> None:
+    """Until then an order of the last leader could still be obeyed there."""
+    story.nodes(n1=4)
+    story.lead()
+    given = story.tell(start("a"))
+    assert (assigned(given), launches(given)) == ({"n1": [1]}, [])
+    given = story.tell(start("b"), after=ASK_AGAIN.total_seconds())
+    assert (assigned(given), launches(given), asked(given)) == ({"n1": [1]}, [], ["n1"])
+    assert placed(story.tell(inventory("n1", epoch=story.epoch))) == {"n1": [1, 1]}
 
 
 def test_an_epoch_must_grow(story: Story) -> None:

@@ -26,6 +26,7 @@ from tests.support.story import (
     Story,
     acknowledged,
     asked,
+    assigned,
     beat,
     ended,
     fact,
@@ -277,7 +278,7 @@ def test_nodes_that_a_new_leader_has_not_heard_yet_are_used_after_those_it_has(
     story.lead()
     story.tell(inventory("n2", epoch=story.epoch))
     assert placed(story.tell(start("a", 2))) == {"n2": [2]}
-    assert placed(story.tell(start("b", 8, spread=spread))) == (
+    assert assigned(story.tell(start("b", 8, spread=spread))) == (
         {"n3": [6], "n1": [2]} if spread == "pack" else {"n3": [5], "n1": [3]}
     )
     story.tell(inventory("n1", epoch=story.epoch))
@@ -291,10 +292,10 @@ def test_a_start_right_after_a_takeover_finds_its_nodes_among_10_000(story: Stor
     story.lead()
     for number in range(20):
         began = time.process_time()
-        assert len(placed(story.tell(start(f"j{number}", 100)))) == 100
+        assert len(assigned(story.tell(start(f"j{number}", 100)))) == 100
         assert time.process_time() - began < 0.5
         story.tell(inventory(f"n{9_999 - number:05}", epoch=story.epoch))
-    assert next(iter(placed(story.tell(start("last", 2))))) == "n09980"
+    assert next(iter(assigned(story.tell(start("last", 2))))) == "n09980"
 
 
 def test_a_node_of_another_scheduler_is_not_used(stories: Callable[[Rules], Story]) -> None:

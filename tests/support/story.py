@@ -13,7 +13,7 @@ import msgspec
 
 from events.audit import Auditor, Violation
 from events.errors import SlotbusError
-from events.facts import Record
+from events.facts import Record, WorkerAssigned
 from events.ids import Position
 from events.ledger import Ledger
 from events.messages import SchedulerConfig, StartPipelineReq, StopWorkersReq
@@ -219,6 +219,14 @@ def placed(draft: Draft) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for order in launches(draft):
         found.setdefault(order.node_id, []).append(order.slots)
+    return found
+
+
+def assigned(draft: Draft) -> dict[str, list[int]]:
+    """Slots of the workers that were given to nodes, by node."""
+    found: dict[str, list[int]] = {}
+    for fact in facts(draft, WorkerAssigned):
+        found.setdefault(fact.node_id, []).append(fact.slots)
     return found
 
 

@@ -83,7 +83,7 @@ class PretendCluster:
         pod["metadata"]["resourceVersion"] = str(len(self._history) + 1)
         self._history.append(Told(kind, Raw(msgspec.json.encode(pod))))
         self._more.set()
-        self._more.clear()
+        self._more = asyncio.Event()
 
     async def told(self, version: str, lasts_s: float) -> AsyncGenerator[Told]:
         """What has happened since, and what happens. Raises ApiUnreachable when it leaves."""
@@ -92,10 +92,11 @@ class PretendCluster:
         try:
             async with asyncio.timeout(lasts_s):
                 while True:
+                    next_one = self._more  # what happens before the task waits is not missed
                     while at < len(self._history):
                         at += 1
                         yield self._history[at - 1]
-                    more = asyncio.create_task(self._more.wait())
+                    more = asyncio.create_task(next_one.wait())
                     await asyncio.wait({more, gone}, return_when=asyncio.FIRST_COMPLETED)
                     more.cancel()
                     if gone.done():
