@@ -26,7 +26,7 @@ from controller.leader import Lease
 from controller.localoutput import LocalOutput
 from controller.metrics import Metrics, TimedLog
 from controller.queue import QueueReader
-from controller.racing import end_all
+from controller.racing import end_all, first_of
 from controller.recorder import FileRecorder
 from controller.retention import Keeping, Retention
 from controller.snapshotting import Snapshotter
@@ -39,7 +39,7 @@ from events.ids import Position
 from events.jetstream import JetStreamLog
 from events.jetstream_snapshots import JetStreamSnapshots
 from events.ledger import Ledger
-from events.log import LogError
+from events.log import LogError, LogLost
 from events.projection import EventProjection
 from events.queries import QueryNodes
 from events.recall import recall
@@ -61,6 +61,10 @@ LAST_ANSWERS_S: Final = 0.02
 PROBE_EVERY_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 20.0
 """Longer than the longest append: an engine that is silent for so long is stuck."""
+
+LOG_LOOK_S: Final = 5.0
+"""How often it is looked whether the log is still the one that was written: where nothing is to
+be written, nobody else would notice."""
 
 LINK_LOOK_S: Final = 1.0
 RESTART_FIRST_S, RESTART_MOST_S = 0.2, 10.0
@@ -214,7 +218,21 @@ class Leadership:
         return beside
 
     async def ended(self) -> None:
-        """Waits for the engine's end. Raises the error that ended it."""
+        """Waits for the engine's end. Raises the error that ended it, and LogLost where the log
+        is not what was written any more."""
+        await first_of(self._engine_ended(), self._watch_log())
+
+    async def _watch_log(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_LOOK_S)
+            try:
+                await self._log.check()
+            except LogLost:
+                raise
+            except (SlotbusError, nats.errors.Error):
+                continue  # the server is away, which others tell of
+
+    async def _engine_ended(self) -> None:
         error = await self.engine.wait_closed()
         if error is not None:
             raise error

@@ -164,23 +164,24 @@ class JetStreamLog:
         """Looks at the stream, makes it at first, and compares it with what was known."""
         if self._loss is not None:
             raise LogLost(self._loss.message, **self._loss.facts)
-        name = self._config.name
+        name, seen_seq = self._config.name, self._seen_seq
         if self._created is None and self._create:
             info: StreamInfo | None = await self._api.ensure(self._config, deadline)
         else:
             info = await self._api.info(name, deadline)
         if info is None and self._created is None:
             raise NoLog(f"there is no stream {name}: no event log was ever written here")
-        self._loss = self._evidence(info)
+        self._loss = self._evidence(info, seen_seq)
         if info is None or self._loss is not None:
             return await self._contact(deadline)
         if self._created is None:
             info = await self._adopt(info, deadline)
-        self._seen_seq = info.state.last_seq
+        self._seen_seq = max(self._seen_seq, info.state.last_seq)
         return info
 
-    def _evidence(self, info: StreamInfo | None) -> LogLost | None:
-        """What says that the log is not the one we knew, if anything does."""
+    def _evidence(self, info: StreamInfo | None, seen_seq: int) -> LogLost | None:
+        """What says that the log is not the one we knew, if anything does. ``seen_seq``: its end
+        before it was asked for: an append beside it may be acknowledged first."""
         name = self._config.name
         if info is None:
             return LogLost(f"stream {name} is gone, and the event log with it")
@@ -189,11 +190,11 @@ class JetStreamLog:
                 f"stream {name} was made anew at {info.created}: the event log that was made "
                 f"at {self._created} is gone"
             )
-        if info.state.last_seq < self._seen_seq:
+        if info.state.last_seq < seen_seq:
             return LogLost(
-                f"stream {name} ends at message {info.state.last_seq}, and {self._seen_seq} "
+                f"stream {name} ends at message {info.state.last_seq}, and {seen_seq} "
                 "was there: the event log lost its tail",
-                expected=self._seen_seq,
+                expected=seen_seq,
                 found=info.state.last_seq,
             )
         return None

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from nats.aio.client import Client
 from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeout
 
 from controller.embedded import EmbeddedServer
 from events.errors import SlotbusError
@@ -193,3 +195,38 @@ async def epoch(caller: Caller) -> int:
             return int((await caller.query("leader"))["epoch"])
     except (SlotbusError, NoRespondersError, TimeoutError):
         return 0
+
+
+async def test_a_loss_is_noticed_while_nothing_is_to_be_written(
+    own_nats_server: EmbeddedServer, subjects: Subjects, caller: Caller, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("controller.leadership.LOG_LOOK_S", 0.1)
+    config = config_for(
+        own_nats_server.url, subjects, tmp_path / "c", scheduler="node", heartbeat_s=0.1
+    )
+    async with two_agents(own_nats_server.url, subjects, tmp_path), controller(config) as leader:
+        await leader.leading()
+        await caller.until_nodes(2)
+        before = await start(caller, "j", 6)
+        with structlog.testing.capture_logs() as logs:
+            async with connected(own_nats_server.url) as nc:
+                await nc.request(f"$JS.API.STREAM.DELETE.{subjects.log_stream}", b"")
+            async with asyncio.timeout(DEADLINE_S):
+                while not (  # noqa: ASYNC110  remote
+                    rows := await asked_patiently(caller)
+                ) or rows["unconfirmed"] != len(before):
+                    await asyncio.sleep(0.02)
+        (said,) = [line["cause"] for line in logs if line["event"] == "leadership ended"]
+        assert "is gone, and the event log with it" in said
+        assert alive(before)
+        reply = await caller.cmd("rebuild")
+        assert set(reply["workers"]) == {row["worker_id"] for row in before}
+
+
+async def asked_patiently(caller: Caller) -> dict[str, Any]:
+    """What a leader says of itself; nothing where there is none at the moment."""
+    try:
+        return await caller.query("leader")
+    except (SlotbusError, NoRespondersError, NatsTimeout):
+        return {}
