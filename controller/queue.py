@@ -5,7 +5,10 @@ no command, and purging what is done. What may not: the rule of the cursor
 (``schedulers.decide.queued``).
 
 Nothing is acknowledged to JetStream. What the log has taken is done; whoever leads next goes
-on behind it.
+on behind it. The message at the cursor is kept, so that it can be seen whether it is still the
+same: a server that crashed may have lost the end of the queue, and given its places to others.
+Then all that is there is read again, under another name of the stream; what had been taken is
+known by its command id.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from events.entities import QueueCursor
 from events.errors import Invalid, Overloaded, SlotbusError, TooLarge
 from events.ids import ID_RE
 from events.jetstream_api import Deadline, JetStreamApi, StreamInfo
-from events.jetstream_messages import MSG_ID, stream_seq
+from events.jetstream_messages import MSG_ID, stored_at, stream_seq
 from events.jetstream_publish import Outgoing, Publisher
 from events.jetstream_read import read_stream
 from events.ledger import Ledger
@@ -67,6 +70,21 @@ class QueueStats(Struct):
     waiting: int = 0
 
 
+class _Place(Struct, frozen=True):
+    """Where to go on: behind ``done``, in the stream as it is called now."""
+
+    stream: str
+    done: int
+
+
+class _End(Struct, frozen=True):
+    """Of a stream; one that stays the same has neither got nor lost anything."""
+
+    created: str
+    last_seq: int
+    last_ts: str
+
+
 class QueueReader:
     """Feeds the engine from the queue, as long as ``run`` runs."""
 
@@ -87,6 +105,7 @@ class QueueReader:
         self._stats = stats
         self._replicas = replicas
         self._came = asyncio.Event()
+        self._looked_up: _End | None = None
         self._refused: dict[int, SlotbusError] = {}
         """Messages that the engine said are no commands."""
 
@@ -118,30 +137,70 @@ class QueueReader:
         if info is None:
             raise Overloaded(f"the stream {self._subjects.queue_stream} is gone")
         last = info.state.last_seq
-        done = self._done(info)
+        end = _End(info.created, last, info.state.last_ts)
+        if end == self._looked_up:
+            return
+        place = await self._place(info)
+        stream, done = place.stream, place.done
         self._stats.waiting = max(0, min(info.state.messages, last - done))
         while done < last:
             previous = done
             async for messages in read_stream(
-                self._api, self._subjects.queue_stream, done + 1, last, stall_s=TIMEOUT_S
+                self._api, self._subjects.queue_stream, max(1, done), last, stall_s=TIMEOUT_S
             ):
+                if stream_seq(messages[0]) == done:
+                    self._check_cursor(messages.pop(0))
                 for first in range(0, len(messages), AT_ONCE):
                     batch = messages[first : first + AT_ONCE]
-                    previous = await self._take(info.created, batch, previous)
-            if self._done(info) <= done:
+                    previous = await self._take(stream, batch, previous)
+            if self._done(stream) <= done:
                 break  # deleted by somebody, or none of them is left
-            done = self._done(info)
-        if done and info.state.messages:
+            done = self._done(stream)
+        if done > info.state.first_seq:
             # The ledger is ahead of the log while an append is under way, which may fail: what
             # is asked now is answered when the log has it all, or not at all.
             await self._engine.submit(QueryLeader())
-            await self._api.purge(self._subjects.queue_stream, done + 1, Deadline(TIMEOUT_S))
+            await self._api.purge(self._subjects.queue_stream, done, Deadline(TIMEOUT_S))
         self._stats.waiting = max(0, last - done)
         self._refused.clear()
+        self._looked_up = end
 
-    def _done(self, info: StreamInfo) -> int:
+    def _done(self, stream: str) -> int:
         cursor: QueueCursor | None = self._engine.ledger.state.queue
-        return cursor.sequence if cursor is not None and cursor.stream == info.created else 0
+        return cursor.sequence if cursor is not None and cursor.stream == stream else 0
+
+    async def _place(self, info: StreamInfo) -> _Place:
+        """By the ledger's cursor, if the stream still has what it stands at."""
+        cursor: QueueCursor | None = self._engine.ledger.state.queue
+        if cursor is None or cursor.stream.partition("+")[0] != info.created:
+            return _Place(info.created, 0)
+        if not await self._replaced(cursor, info):
+            return _Place(cursor.stream, cursor.sequence)
+        _log.warning(
+            "the queue lost its end: what is there is read again", cursor=cursor.sequence,
+            last=info.state.last_seq,
+        )  # fmt: skip
+        times = int(cursor.stream.partition("+")[2] or 0) + 1
+        return _Place(f"{info.created}+{times}", 0)
+
+    def _check_cursor(self, message: Msg) -> None:
+        """Raises Overloaded where another message has taken the place meanwhile: look again."""
+        cursor: QueueCursor | None = self._engine.ledger.state.queue
+        if cursor is not None and cursor.stored not in ("", stored_at(message)):
+            raise Overloaded("the queue lost its end while it was read")
+
+    async def _replaced(self, cursor: QueueCursor, info: StreamInfo) -> bool:
+        """Whether the message at the cursor was lost, or is another one by now. One that was
+        deleted, as everything before it, is neither."""
+        at = cursor.sequence
+        if info.state.last_seq < at:
+            return True
+        if not cursor.stored or info.state.first_seq > at:
+            return False
+        name = self._subjects.queue_stream
+        async for messages in read_stream(self._api, name, at, at, stall_s=TIMEOUT_S):
+            return stored_at(messages[0]) != cursor.stored
+        return False
 
     async def _take(self, stream: str, messages: list[Msg], previous: int) -> int:
         """Has the engine take messages in their order; the sequence of the last one taken.
@@ -175,11 +234,17 @@ class QueueReader:
     def _queued(self, stream: str, message: Msg, previous: int) -> Queued:
         sequence = stream_seq(message)
         verb = message.subject.removeprefix(self._subjects.queue(""))
-        entry = Queued(stream=stream, sequence=sequence, previous=previous, verb=verb[:MAX_REASON])
+        entry = Queued(
+            stream=stream,
+            sequence=sequence,
+            previous=previous,
+            verb=verb[:MAX_REASON],
+            stored=stored_at(message),
+        )
         try:
             if sequence in self._refused:
                 raise self._refused[sequence]
-            body = _body(verb, message, f"q-{sequence}-{_token(stream)}")
+            body = _body(verb, message, f"q-{sequence}-{_token(entry.stored)}")
         except SlotbusError as error:
             path = error.facts.get("path")
             why = (error.message + (f" at {path}" if path else ""))[:MAX_REASON]
@@ -188,7 +253,7 @@ class QueueReader:
 
     async def _put_aside(self, entry: Queued, message: Msg) -> None:
         """Before the log says so: else it could be purged and be nowhere."""
-        name = f"aside-{_token(entry.stream)}-{entry.sequence}"
+        name = f"aside-{_token(entry.stored)}-{entry.sequence}"
         headers = {MSG_ID: name, CODE_HEADER: entry.code, REASON_HEADER: _line(entry.reason)}
         subject = self._subjects.aside(entry.verb)
         told = Outgoing(subject, message.data, headers)
@@ -210,9 +275,9 @@ def _body(verb: str, message: Msg, default_id: str) -> Raw:
     return Raw(codec.encode(command))
 
 
-def _token(stream: str) -> str:
-    """What tells one stream from another of the same name, for an id."""
-    return hashlib.sha256(stream.encode()).hexdigest()[:8]
+def _token(stored: str) -> str:
+    """What tells a message from another one in the same place, for an id."""
+    return hashlib.sha256(stored.encode()).hexdigest()[:8]
 
 
 def _line(text: str) -> str:

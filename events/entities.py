@@ -202,10 +202,11 @@ class Leadership(Struct, kw_only=True, frozen=True, gc=False):
 
 
 class QueueCursor(Struct, kw_only=True, frozen=True, gc=False):
-    """Up to which message the queue is done. ``stream``: when that stream was created."""
+    """Up to which message the queue is done. ``stream`` and ``stored``: as in ``queue_taken``."""
 
     stream: str
     sequence: int
+    stored: str = ""
 
 
 class LedgerState(Struct, kw_only=True, omit_defaults=True):

@@ -74,22 +74,27 @@ class CommandForgotten(
 
 class QueueTaken(Fact, kw_only=True, frozen=True, tag="queue_taken", omit_defaults=True):
     """A message of the queue was taken as this command. ``stream``: when the stream was
-    created, which tells it from another of the same name; ``sequence``: of the message."""
+    created, which tells it from another of the same name, and how often it had lost its end
+    (``+1``); ``sequence`` of the message; ``stored``: when, in nanoseconds, which tells it from
+    another one in the same place."""
 
     stream: str
     sequence: int
     command_id: str
+    stored: str = ""
 
 
 class QueueSetAside(Fact, kw_only=True, frozen=True, tag="queue_set_aside", omit_defaults=True):
     """A message of the queue is no command that can be taken: it was put aside with the
-    reason, and those behind it go on. ``verb``: the last token of its subject."""
+    reason, and those behind it go on. ``verb``: the last token of its subject; the rest as in
+    ``queue_taken``."""
 
     stream: str
     sequence: int
     verb: str
     code: str
     reason: str
+    stored: str = ""
 
 
 class NodeRegistered(Fact, kw_only=True, frozen=True, tag="node_registered", omit_defaults=True):

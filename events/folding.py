@@ -118,7 +118,9 @@ class Folding(RunFolds):
         if cursor and cursor.stream == fact.stream and cursor.sequence >= fact.sequence:
             who, where = str(fact.sequence), f"at {cursor.sequence}"
             raise IllegalTransition("queue", who, where, "queue_moved")
-        self.state.queue = QueueCursor(stream=fact.stream, sequence=fact.sequence)
+        self.state.queue = QueueCursor(
+            stream=fact.stream, sequence=fact.sequence, stored=fact.stored
+        )
 
     def _node_registered(self, fact: f.NodeRegistered, at: datetime, epoch: int) -> None:
         known = self.nodes.get(fact.node_id)

@@ -104,6 +104,7 @@ class StreamState(Struct, frozen=True):
     bytes: int
     first_seq: int
     last_seq: int
+    last_ts: str = ""
 
 
 class StreamInfo(Struct, frozen=True):

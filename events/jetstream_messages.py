@@ -99,6 +99,13 @@ def stream_seq(message: Msg) -> int:
     return int(tokens[5] if len(tokens) == 9 else tokens[7])
 
 
+def stored_at(message: Msg) -> str:
+    """When the server stored a delivered message, in nanoseconds: with its sequence it tells
+    the message from one that took its place after the stream had lost its end."""
+    tokens = message.reply.split(".")
+    return tokens[7] if len(tokens) == 9 else tokens[9]
+
+
 class Block(Struct, frozen=True):
     """Lines of one or more messages, the first of which is the record at ``begin``."""
 

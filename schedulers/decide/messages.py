@@ -154,14 +154,15 @@ class LedRead(Struct, frozen=True):
 
 
 class Queued(Struct, frozen=True, kw_only=True):
-    """A message of the queue, to be taken if it is the one after ``previous``. ``stream``:
-    when the stream was created; ``verb``: the last token of its subject; ``body``: its
+    """A message of the queue, to be taken if it is the one after ``previous``. ``stream`` and
+    ``stored``: as in ``QueueTaken``; ``verb``: the last token of its subject; ``body``: its
     command, with an id. ``code`` and ``reason``: why it can't be taken, where it can't."""
 
     stream: str
     sequence: int
     previous: int
     verb: str
+    stored: str = ""
     body: Raw = Raw(b"{}")
     code: str = ""
     reason: str = ""

@@ -34,6 +34,7 @@ def queued(draft: Draft, message: Queued) -> None:
             QueueSetAside(
                 stream=message.stream,
                 sequence=message.sequence,
+                stored=message.stored,
                 verb=message.verb,
                 code=message.code,
                 reason=message.reason,
@@ -50,6 +51,11 @@ def queued(draft: Draft, message: Queued) -> None:
         commands.command(draft, request)
         draft.joined = None
         draft.emit(
-            QueueTaken(stream=message.stream, sequence=message.sequence, command_id=command_id)
+            QueueTaken(
+                stream=message.stream,
+                sequence=message.sequence,
+                command_id=command_id,
+                stored=message.stored,
+            )
         )
     draft.answer = QueueMoved(message.sequence)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
@@ -30,6 +32,7 @@ from tests.support.controllers import (
     page,
     samples,
 )
+from tests.support.nats import connected
 from tests.support.waiting import DEADLINE_S, background, until
 
 JOBS = 40
@@ -59,9 +62,10 @@ async def depth(js: JetStreamContext, subjects: Subjects) -> int:
     return info.state.messages
 
 
-async def until_empty(js: JetStreamContext, subjects: Subjects) -> None:
+async def until_done(js: JetStreamContext, subjects: Subjects) -> None:
+    """Only the message at the cursor is kept."""
     async with asyncio.timeout(DEADLINE_S):
-        while await depth(js, subjects):  # noqa: ASYNC110  remote
+        while await depth(js, subjects) > 1:  # noqa: ASYNC110  remote
             await asyncio.sleep(0.02)
 
 
@@ -78,10 +82,10 @@ async def test_what_was_left_while_nobody_led_is_done_when_somebody_does(
         info = await made.leading()
         (row,) = await caller.until_workers("running")
         assert (row["job_id"], row["slots"]) == ("early", 2)
-        await until_empty(js, subjects)
+        await until_done(js, subjects)
         await put(js, subjects.queue("stop"), job_id="early", force=True)
         await caller.until_workers("finished")
-        await until_empty(js, subjects)
+        await until_done(js, subjects)
         series = samples(await page(info, "/metrics"))
         assert series["slotbus_queue_taken_total"] == 2
         assert series["slotbus_queued_commands"] == 0
@@ -106,7 +110,7 @@ async def test_each_is_done_once_though_leaders_are_killed(
             await made.kill()
     async with controller(config) as last:
         await last.leading()
-        await until_empty(js, subjects)
+        await until_done(js, subjects)
         waiting = (await caller.query("shortage"))["waiting"]
         assert [row["job_id"] for row in waiting] == [f"j{number}" for number in range(JOBS)]
         assert {row["run_id"] for row in waiting} == {1}
@@ -127,7 +131,7 @@ async def test_what_is_no_command_is_put_aside_and_holds_nobody_up(
     await put(js, subjects.queue("start"), headers={MSG_ID: "mine"}, job_id="last", slots=1)
     async with controller(config_for(nats_server.url, subjects, tmp_path / "state")) as made:
         await made.leading()
-        await until_empty(js, subjects)
+        await until_done(js, subjects)
         rows = await caller.until_workers("running")
         assert {row["job_id"] for row in rows} == {"first", "last"}
         job = await caller.query("job", job_id="last")
@@ -172,6 +176,8 @@ class Deaf:
         self.ledger = Ledger()
         self.most = most
         self.taken: list[int] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.all_ids: list[str] = []
 
     async def submit(self, message: Inbound) -> Reply:
         if len(self.taken) >= self.most:
@@ -179,7 +185,11 @@ class Deaf:
         if not isinstance(message, Queued):
             return ShortageReply(missing=0, waiting=[])
         self.taken.append(message.sequence)
-        self.ledger.state.queue = QueueCursor(stream=message.stream, sequence=message.sequence)
+        self.bodies.append(json.loads(bytes(message.body)))
+        self.all_ids.append(self.bodies[-1]["command_id"])
+        self.ledger.state.queue = QueueCursor(
+            stream=message.stream, sequence=message.sequence, stored=message.stored
+        )
         return QueueMoved(message.sequence)
 
 
@@ -196,7 +206,7 @@ async def test_nothing_is_purged_that_was_not_taken(
     engine.most = 10
     async with background(reader.run()):
         await until(lambda: len(engine.taken) == 5)
-        await until_empty(js, subjects)
+        await until_done(js, subjects)
     assert engine.taken == [1, 2, 3, 4, 5]
 
 
@@ -204,11 +214,57 @@ async def test_nothing_is_purged_that_the_log_may_not_have(
     nc: Client, subjects: Subjects, js: JetStreamContext
 ) -> None:
     """A ledger is ahead of its log until the append is acknowledged, which may never be."""
-    await put(js, subjects.queue("start"), job_id="j", slots=1)
+    for number in range(2):
+        await put(js, subjects.queue("start"), job_id=f"j{number}", slots=1)
     info = await JetStreamApi(nc).info(subjects.queue_stream, Deadline(5.0))
     assert info is not None
     engine = Deaf(most=0)
-    engine.ledger.state.queue = QueueCursor(stream=info.created, sequence=1)
+    engine.ledger.state.queue = QueueCursor(stream=info.created, sequence=2)
     with pytest.raises(NotLeader):
         await QueueReader(nc, subjects, engine, QueueStats()).run()
-    assert await depth(js, subjects) == 1
+    assert await depth(js, subjects) == 2
+
+
+@pytest.mark.parametrize("again", [1, 3, 5])
+async def test_a_queue_that_lost_its_end_is_read_again(
+    own_nats_server: EmbeddedServer, subjects: Subjects, tmp_path: Path, again: int
+) -> None:
+    """As after a crash of a server that had not synced. ``again``: messages that come then; they
+    end before, at and behind the place of the last one that was taken."""
+    async with connected(own_nats_server.url) as nc:
+        await set_up(nc, subjects, Wanted())
+        for number in range(2):
+            await put(nc.jetstream(), subjects.queue("start"), job_id=f"old{number}", slots=1)
+    store = own_nats_server.store_dir
+    await own_nats_server.stop()
+    shutil.copytree(store, tmp_path / "copy")
+    await own_nats_server.start()
+    engine = Deaf(most=100)
+    async with connected(own_nats_server.url) as nc:
+        for number in range(3):
+            await put(nc.jetstream(), subjects.queue("start"), job_id=f"lost{number}", slots=1)
+        reader = QueueReader(nc, subjects, engine, QueueStats())
+        async with background(reader.run()):
+            await until(lambda: len(engine.taken) == 5)
+    await own_nats_server.stop()
+    shutil.rmtree(store)
+    shutil.copytree(tmp_path / "copy", store)
+    await own_nats_server.start()
+    engine.bodies.clear()
+    async with connected(own_nats_server.url) as nc:
+        for number in range(again):
+            await put(nc.jetstream(), subjects.queue("start"), job_id=f"new{number}", slots=1)
+        reader = QueueReader(nc, subjects, engine, QueueStats())
+        async with background(reader.run()):
+            await until(lambda: len(engine.bodies) == 2 + again)
+            # What was taken has the id that it had; a message in a lost one's place another.
+            ids = [body["command_id"] for body in engine.bodies]
+            assert len(set(engine.all_ids)) == 5 + again
+            assert ids[:2] == engine.all_ids[:2]
+            assert [body["job_id"] for body in engine.bodies[2:]] == [
+                f"new{number}" for number in range(again)
+            ]
+            await put(nc.jetstream(), subjects.queue("start"), job_id="last", slots=1)
+            await until(lambda: engine.bodies[-1]["job_id"] == "last")
+        assert engine.ledger.state.queue is not None
+        assert engine.ledger.state.queue.stream.endswith("+1")

@@ -156,6 +156,7 @@ class JetStream:
                 "bytes": stream.size,
                 "first_seq": stream.first_seq,
                 "last_seq": stream.last_seq,
+                "last_ts": str(stream.last_at),
                 "consumer_count": len(self._consumers.get(stream.name, {})),
             },
         }
@@ -226,7 +227,7 @@ class JetStream:
 
     def _hand_out(self, stream: Stream, consumer: Consumer, pull: Pull, stored: Stored) -> None:
         given = consumer.given
-        ack = f"$JS.ACK.{stream.name}.{consumer.name}.1.{stored.seq}.{given}.0.0"
+        ack = f"$JS.ACK.{stream.name}.{consumer.name}.1.{stored.seq}.{given}.{stored.at}.0"
         self._hub.send(pull.reply, Pub(stored.subject, ack, stored.data, stored.headers))
 
     def _end_pull(self, consumer: Consumer, pull: Pull) -> None:

@@ -29,6 +29,8 @@ class Stored(Struct, frozen=True):
     data: bytes
     headers: dict[str, str]
     until: float = FOREVER
+    at: int = 0
+    """In nanoseconds."""
 
 
 class Taken(Struct, frozen=True):
@@ -62,6 +64,12 @@ class Stream:
         return next(iter(self.messages), self.last_seq + 1 if self.last_seq else 0)
 
     @property
+    def last_at(self) -> int:
+        """When the last message was stored; 0 where it is gone."""
+        stored = self.messages.get(self.last_seq)
+        return stored.at if stored else 0
+
+    @property
     def size(self) -> int:
         return sum(len(stored.data) for stored in self.messages.values())
 
@@ -89,7 +97,7 @@ class Stream:
         self.last_seq += 1
         ttl = headers.get(TTL)
         until = now + int(ttl) if ttl is not None else FOREVER
-        self._keep(Stored(self.last_seq, subject, data, headers, until))
+        self._keep(Stored(self.last_seq, subject, data, headers, until, int(now * 1e9)))
         if msg_id is not None:
             self._ids[msg_id] = (self.last_seq, now)
         return Taken(self.last_seq)
