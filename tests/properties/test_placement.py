@@ -143,5 +143,7 @@ def test_it_looks_no_further_than_it_must_and_calls_only_those_behind_not_needed
         assert not unneeded
         assert known.ranked.looked_at == known.count
     ranked = [c.node_id for c in fleet_of(fleet).ranked]
-    rejected = set(ranked) - unneeded - set(amounts(plan))
-    assert not rejected & eligible(fleet, wish).keys()
+    unnamed = set(ranked) - unneeded - set(amounts(plan))
+    behind = sum(why.count for why in plan.passed_over if why.reason == NOT_NEEDED)
+    # A few are named; whoever could have been used is counted all the same.
+    assert len(unnamed & eligible(fleet, wish).keys()) <= behind - len(unneeded)
