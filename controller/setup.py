@@ -19,7 +19,14 @@ from nats.aio.client import Client
 from controller.config import LOG_MAX_BYTES
 from controller.leasebucket import ensure_bucket
 from events.errors import Invalid, SlotbusError
-from events.jetstream_api import NANOSECONDS, Deadline, JetStreamApi, StreamConfig, StreamInfo
+from events.jetstream_api import (
+    NANOSECONDS,
+    ApiRefused,
+    Deadline,
+    JetStreamApi,
+    StreamConfig,
+    StreamInfo,
+)
 from events.streams import (
     EVENT_MAX_AGE_S,
     aside_stream,
@@ -31,6 +38,8 @@ from events.streams import (
 from events.subjects import Subjects
 
 SETUP_TIMEOUT_S: Final = 10.0
+NO_CLUSTER: Final = frozenset({10005, 10074})
+"""No suitable peers for so many replicas; and no cluster at all."""
 
 
 class SetupFailed(SlotbusError):
@@ -74,6 +83,24 @@ async def set_up(nc: Client, subjects: Subjects, wanted: Wanted) -> list[Done]:
         replicas=replicas,
     )
     api = JetStreamApi(nc)
+    try:
+        return await _set_up(nc, api, subjects, wanted, [log, events])
+    except ApiRefused as error:
+        if error.err_code not in NO_CLUSTER:
+            raise
+        raise Invalid(
+            f"there are not enough JetStream servers for {replicas} replicas of a stream: "
+            f"{error.message}",
+            path="replicas",
+            err_code=error.err_code,
+        ) from error
+
+
+async def _set_up(
+    nc: Client, api: JetStreamApi, subjects: Subjects, wanted: Wanted, configs: list[StreamConfig]
+) -> list[Done]:
+    log, events = configs
+    replicas = wanted.replicas or 1
     js = nc.jetstream(timeout=SETUP_TIMEOUT_S)
     done = [
         await _stream(

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
 from controller.cli.options import Output
+
+if TYPE_CHECKING:
+    from events.errors import SlotbusError
 
 T = TypeVar("T")
 
@@ -26,6 +30,14 @@ MISUSED: Final = 2
 UNREACHED: Final = 3
 UNFINISHED: Final = 4
 INTERRUPTED: Final = 130
+
+_MISNAMED: Final = frozenset(
+    {
+        *(errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM),
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO),
+    }
+)
+"""The caller named a file that is not there, is there already, or is not theirs to use."""
 
 _BY_CODE: Final = {
     "unreachable": UNREACHED,
@@ -46,7 +58,7 @@ def reported(output: Output = Output.TABLE) -> Generator[None]:
     """Turns what can go wrong in a command into its message and exit code."""
     from controller.cli.output import error_line, write_body
     from events.codec import encode
-    from events.errors import Internal, SlotbusError
+    from events.errors import SlotbusError
 
     try:
         yield
@@ -62,11 +74,26 @@ def reported(output: Output = Output.TABLE) -> Generator[None]:
         # Who read us has left (`| head`). Nothing may be flushed to it at exit any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(DONE) from error
-    except OSError as error:  # a disk or a directory that can't be used, as the system says it
-        error_line(Internal(str(error)))
-        raise typer.Exit(REFUSED) from error
+    except OSError as error:
+        told = _of_system(error)
+        if output is Output.JSON and error.filename is not None:
+            write_body(encode(told.body()))
+        error_line(told)
+        raise typer.Exit(MISUSED if error.errno in _MISNAMED else REFUSED) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _of_system(error: OSError) -> SlotbusError:
+    """What the system has against a file that was named, or against what is to be printed."""
+    from events.errors import Internal, Invalid
+
+    why = error.strerror or str(error)
+    if error.filename is None:
+        return Internal(f"what was to be written can't be: {why}")
+    if error.errno in _MISNAMED:
+        return Invalid(f"{error.filename} can't be used: {why}", source=str(error.filename))
+    return Internal(f"{error.filename} can't be used: {why}", source=str(error.filename))
 
 
 class UsageProblem(Exception):

@@ -98,8 +98,8 @@ def test_wrong_usage_is_said_before_anything_is_read(arguments: tuple[str | Path
 
 def test_files_that_can_not_be_read_are_errors_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("nonsense\n")
-    for name in ("bad.jsonl", "none.jsonl"):
-        result = run("audit", tmp_path / name, code=1)
+    for name, code in (("bad.jsonl", 1), ("none.jsonl", 2)):
+        result = run("audit", tmp_path / name, code=code)
         assert result.output.startswith("error ")
         assert len(result.output.splitlines()) == 1
 

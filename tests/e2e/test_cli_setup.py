@@ -97,6 +97,14 @@ async def test_a_cluster_begins_on_what_init_made_and_loses_nothing_to_another_i
         assert (await run(console, "stop", "j", "--force", *where)).code == 0
 
 
+async def test_one_server_keeps_no_replicas(
+    own_nats_server: EmbeddedServer, console: Console
+) -> None:
+    done = await run(console, "init", "--server", own_nats_server.url, "--replicas", "3")
+    assert done.code == 1
+    assert done.err.startswith("error invalid: there are not enough JetStream servers for 3")
+
+
 async def test_init_says_why_it_can_not(console: Console, tmp_path: Path) -> None:
     config = 'accounts { A: { users: [{user: u, password: "p"}] } }'
     async with EmbeddedServer(tmp_path / "nats", config=config) as server:
